@@ -1,0 +1,25 @@
+# Options and the one place where compiler flags are set.
+option(XSTAGE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(XSTAGE_CLI "Build the command line" ${PROJECT_IS_TOP_LEVEL})
+option(XSTAGE_WARNINGS_AS_ERRORS "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+set(XSTAGE_CUDA "auto" CACHE STRING "Build the CUDA room: auto, on or off")
+set_property(CACHE XSTAGE_CUDA PROPERTY STRINGS auto on off)
+set(XSTAGE_SANITIZE "" CACHE STRING "Sanitizers for all targets, as in -fsanitize=")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Every target of ours links this; nothing of it is exported.
+add_library(xstage_flags INTERFACE)
+target_compile_features(xstage_flags INTERFACE cxx_std_20)
+target_compile_options(xstage_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wdouble-promotion>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${XSTAGE_WARNINGS_AS_ERRORS}>>:-Werror>)
+if(XSTAGE_SANITIZE)
+  target_compile_options(xstage_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${XSTAGE_SANITIZE} -fno-omit-frame-pointer -g>)
+  target_link_options(xstage_flags INTERFACE -fsanitize=${XSTAGE_SANITIZE})
+endif()

@@ -1,0 +1,3 @@
+#include "cli/verbs.hpp"
+
+int main(int argc, char** argv) { return xstage::cli::run(argc, argv); }

@@ -1,0 +1,21 @@
+// The verbs of the command line: one file each, one line each in verbs.cpp.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "cli/console.hpp"
+
+namespace xstage::cli {
+
+/// A verb registers its options on `app` and stores what to run when it was chosen. The action
+/// returns the exit code; it may throw Failure.
+struct Session {
+  Console console;
+  std::function<int()> action;
+};
+
+/// Runs the command line. `argv` as in main; returns the exit code.
+int run(int argc, const char* const* argv);
+
+}  // namespace xstage::cli

@@ -1,0 +1,7 @@
+#include "xstage/version.hpp"
+
+namespace xstage {
+
+std::string_view version() { return XSTAGE_VERSION; }
+
+}  // namespace xstage
