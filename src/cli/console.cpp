@@ -40,8 +40,7 @@ void Console::log(std::string_view line) const { fmt::print(stderr, "{}\n", line
 
 void Console::document(const nlohmann::json& value) const {
   // User input may hold bytes that are not UTF-8; they are replaced, so the document stays valid.
-  if (json)
-    fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  if (json) fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 int Console::fail(const Error& error) const { return fail(error, nlohmann::json::object()); }

@@ -197,14 +197,10 @@ bool parse_number(std::string_view text, T& out) {
 
 std::string RoutingSpec::text() const {
   switch (kind) {
-    case Kind::kBalanced:
-      return "balanced";
-    case Kind::kZipf:
-      return fmt::format("zipf:{}", parameter);
-    case Kind::kRemote:
-      return fmt::format("remote:{}", parameter);
-    case Kind::kFile:
-      return "file:" + path;
+    case Kind::kBalanced: return "balanced";
+    case Kind::kZipf: return fmt::format("zipf:{}", parameter);
+    case Kind::kRemote: return fmt::format("remote:{}", parameter);
+    case Kind::kFile: return "file:" + path;
   }
   return {};
 }

@@ -107,12 +107,9 @@ Result<Shape> find(const std::vector<Shape>& shapes, std::string_view wanted) {
 
 const char* name(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kW8A8:
-      return "w8a8";
-    case WeightFormat::kBf16:
-      return "bf16";
-    case WeightFormat::kW4A8:
-      return "w4a8";
+    case WeightFormat::kW8A8: return "w8a8";
+    case WeightFormat::kBf16: return "bf16";
+    case WeightFormat::kW4A8: return "w4a8";
   }
   return "unknown";
 }
@@ -197,9 +194,7 @@ const std::vector<AttentionShape>& attention_shapes() {
   return shapes;
 }
 
-Result<MoeShape> find_moe_shape(std::string_view name) {
-  return find(moe_shapes(), name);
-}
+Result<MoeShape> find_moe_shape(std::string_view name) { return find(moe_shapes(), name); }
 
 Result<AttentionShape> find_attention_shape(std::string_view name) {
   return find(attention_shapes(), name);

@@ -11,9 +11,7 @@
 namespace xstage::shapes {
 namespace {
 
-RoutingSpec spec_of(const std::string& text) {
-  return parse_routing(text).value();
-}
+RoutingSpec spec_of(const std::string& text) { return parse_routing(text).value(); }
 
 RC_GTEST_PROP(Routing, EveryTokenGetsDifferentExpertsAndWeightsThatSumToOne, ()) {
   RoutingProblem p;
