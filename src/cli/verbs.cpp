@@ -25,6 +25,7 @@ int run(int argc, const char* const* argv) {
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);
   app.fallthrough(false);
+  add_doctor(app, session);
   try {
     app.parse(argc, argv);
     return session.action();

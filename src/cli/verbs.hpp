@@ -15,6 +15,8 @@ struct Session {
   std::function<int()> action;
 };
 
+void add_doctor(CLI::App& app, Session& session);
+
 /// Runs the command line. `argv` as in main; returns the exit code.
 int run(int argc, const char* const* argv);
 

@@ -47,7 +47,8 @@ __device__ __forceinline__ void store_burst(const Share& share, std::uint32_t at
   }
 }
 
-/// What a thread of a slot stores: neither zeros nor equal words, and known to whoever reads it back.
+/// What a thread of a slot stores: neither zeros nor equal words, and known to whoever reads it
+/// back.
 __device__ __forceinline__ uint4 payload(int slot) {
   const std::uint32_t word =
       (static_cast<std::uint32_t>(slot) << 16 | (threadIdx.x + 1)) * 0x9e3779b9u;
@@ -62,7 +63,8 @@ __device__ __forceinline__ Share share_of(const BurstArgs& args, int slot) {
   share.first = threadIdx.x * Width;
   share.step = pinned(blockDim.x * Width);
   share.bytes = pinned(args.bytes);
-  const auto window = reinterpret_cast<std::uint64_t>(slot_window(args, slot) + threadIdx.x * Width);
+  const auto window =
+      reinterpret_cast<std::uint64_t>(slot_window(args, slot) + threadIdx.x * Width);
   share.window = reinterpret_cast<std::uint8_t*>(
       pinned(static_cast<std::uint32_t>(window)) |
       static_cast<std::uint64_t>(pinned(static_cast<std::uint32_t>(window >> 32))) << 32);

@@ -12,16 +12,18 @@ namespace xstage::probe {
 inline Error cuda_error(cudaError_t code, const char* call) {
   const bool absent = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver ||
                       code == cudaErrorStubLibrary;
-  return {absent ? ErrorKind::kNoGpu : ErrorKind::kUnsupported,
-          std::string(call) + ": " + cudaGetErrorString(code) + " (cuda " + std::to_string(code) +
-              ")",
-          {}, {}, {}};
+  return {
+      absent ? ErrorKind::kNoGpu : ErrorKind::kUnsupported,
+      std::string(call) + ": " + cudaGetErrorString(code) + " (cuda " + std::to_string(code) + ")",
+      {},
+      {},
+      {}};
 }
 
 }  // namespace xstage::probe
 
-#define XSTAGE_CUDA_TRY(call)                                                       \
-  do {                                                                              \
-    const cudaError_t xstage_code = (call);                                         \
+#define XSTAGE_CUDA_TRY(call)                                                               \
+  do {                                                                                      \
+    const cudaError_t xstage_code = (call);                                                 \
     if (xstage_code != cudaSuccess) return ::xstage::probe::cuda_error(xstage_code, #call); \
   } while (false)

@@ -36,7 +36,7 @@ struct BurstRun {
   RunKind kind = RunKind::kWindow;
   Mechanism mechanism = Mechanism::kStV4;
   std::vector<Flow> flows;
-  int producers = 1;        ///< per GPU
+  int producers = 1;  ///< per GPU
   int threads = 256;
   std::uint32_t bytes = 0;  ///< per burst and producer
   std::uint32_t chunk = 0;  ///< of one bulk store
@@ -51,16 +51,16 @@ struct BurstRun {
 
 /// What one GPU's producers recorded.
 struct FlowRecords {
-  double clock_ghz = 0;                  ///< SM clock during this run, median over its producers
+  double clock_ghz = 0;  ///< SM clock during this run, median over its producers
   std::vector<ProducerRecord> producers;
-  std::vector<std::uint32_t> spans;      ///< window runs: kRing a producer
-  std::vector<RoundRecord> rounds;       ///< aligned runs: kMaxRounds a producer
+  std::vector<std::uint32_t> spans;  ///< window runs: kRing a producer
+  std::vector<RoundRecord> rounds;   ///< aligned runs: kMaxRounds a producer
 };
 
 /// What the node has that the experiments need.
 struct ProbeNode {
   int gpus = 0;
-  int sms = 0;                ///< of every GPU (a node of unlike GPUs is refused)
+  int sms = 0;  ///< of every GPU (a node of unlike GPUs is refused)
   double nominal_ghz = 0;
   std::string gpu_name;
 };
@@ -77,5 +77,9 @@ class Prober {
 
 /// Prepares the GPUs `gpus` (empty: all): peer access, buffers.
 Result<std::unique_ptr<Prober>> open_cuda_prober(const std::vector<int>& gpus);
+
+/// Blocks of a probe kernel that GPU `gpu` holds at once, found by launching a grid that needs all
+/// of them to meet; a grid of producers must not be larger.
+Result<int> resident_blocks(int gpu);
 
 }  // namespace xstage::probe

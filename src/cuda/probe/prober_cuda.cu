@@ -75,8 +75,7 @@ class CudaProber final : public Prober {
       if (node_.gpus != 0 && prop.multiProcessorCount != node_.sms)
         return Error{ErrorKind::kUnsupported, "the GPUs of one profile must be alike",
                      "gpu " + std::to_string(device),
-                     std::to_string(prop.multiProcessorCount) + " SMs",
-                     std::to_string(node_.sms)};
+                     std::to_string(prop.multiProcessorCount) + " SMs", std::to_string(node_.sms)};
       int khz = 0;
       XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device));
       node_.gpu_name = prop.name;
@@ -116,9 +115,9 @@ class CudaProber final : public Prober {
       XSTAGE_CUDA_TRY(cudaMallocHost(&g.host_records, sizeof(ProducerRecord) * node_.sms));
       XSTAGE_CUDA_TRY(cudaMallocHost(&g.host_rings, ring_bytes(node_.sms)));
       for (const void* kernel :
-           {window_kernel_lsu(4), window_kernel_lsu(8), window_kernel_lsu(16), aligned_kernel_lsu(4),
-            aligned_kernel_lsu(8), aligned_kernel_lsu(16), window_kernel_bulk(),
-            aligned_kernel_bulk()})
+           {window_kernel_lsu(4), window_kernel_lsu(8), window_kernel_lsu(16),
+            aligned_kernel_lsu(4), aligned_kernel_lsu(8), aligned_kernel_lsu(16),
+            window_kernel_bulk(), aligned_kernel_bulk()})
         XSTAGE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              kDynamicShared));
       XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
@@ -132,8 +131,7 @@ class CudaProber final : public Prober {
       Gpu& g = gpus_[flow.source];
       XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
       XSTAGE_CUDA_TRY(cudaMemsetAsync(g.control, 0, sizeof(Control), g.stream));
-      XSTAGE_CUDA_TRY(
-          cudaMemsetAsync(g.records, 0, sizeof(ProducerRecord) * node_.sms, g.stream));
+      XSTAGE_CUDA_TRY(cudaMemsetAsync(g.records, 0, sizeof(ProducerRecord) * node_.sms, g.stream));
       if (!flow.sms.empty()) {
         std::vector<std::int16_t> slots(node_.sms, -1);
         for (std::size_t i = 0; i < flow.sms.size(); ++i)
@@ -234,8 +232,8 @@ class CudaProber final : public Prober {
     Gpu& g = gpus_[flow.source];
     const int producers = producers_of(run, flow);
     const bool aligned = run.kind == RunKind::kAligned;
-    const std::size_t entry = aligned ? sizeof(RoundRecord) * kMaxRounds
-                                      : sizeof(std::uint32_t) * kRing;
+    const std::size_t entry =
+        aligned ? sizeof(RoundRecord) * kMaxRounds : sizeof(std::uint32_t) * kRing;
     Control control{};
     XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
     XSTAGE_CUDA_TRY(cudaMemcpyAsync(g.host_records, g.records, sizeof(ProducerRecord) * producers,
@@ -246,10 +244,10 @@ class CudaProber final : public Prober {
                                     cudaMemcpyDeviceToHost, g.stream));
     XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
     if (control.failed != 0)
-      return Error{ErrorKind::kTimeout, "producers waited in vain for the common start of a round",
-                   "gpu", std::to_string(g.device),
-                   "every producer arrives within " + std::to_string(kDeadlineNs / 1'000'000'000) +
-                       " s"};
+      return Error{
+          ErrorKind::kTimeout, "producers waited in vain for the common start of a round", "gpu",
+          std::to_string(g.device),
+          "every producer arrives within " + std::to_string(kDeadlineNs / 1'000'000'000) + " s"};
     FlowRecords out;
     out.producers.assign(g.host_records, g.host_records + producers);
     if (aligned) {
@@ -288,6 +286,22 @@ Result<std::unique_ptr<Prober>> open_cuda_prober(const std::vector<int>& gpus) {
   auto prober = std::make_unique<CudaProber>();
   if (Result<bool> opened = prober->open(devices); !opened) return opened.error();
   return std::unique_ptr<Prober>(std::move(prober));
+}
+
+Result<int> resident_blocks(int gpu) {
+  int count = 0;
+  XSTAGE_CUDA_TRY(cudaGetDeviceCount(&count));
+  CudaProber prober;
+  if (Result<bool> opened = prober.open({gpu}); !opened) return opened.error();
+  BurstRun run;
+  run.kind = RunKind::kAligned;
+  run.flows = {{0, {0}, {}}};
+  run.producers = prober.node().sms;
+  run.bytes = 4096;
+  run.rounds = 2;
+  Result<std::vector<FlowRecords>> records = prober.run(run);
+  if (!records) return records.error();
+  return run.producers;
 }
 
 }  // namespace xstage::probe

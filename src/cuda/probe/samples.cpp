@@ -36,8 +36,7 @@ void summarise_window(Sample& s, const FlowRecords& records, double us) {
     s.bursts_total += r.bursts;
     issue_sum += static_cast<double>(r.issue_sum) * us;
     enqueue_sum += static_cast<double>(r.enqueue_sum) * us;
-    for (std::uint32_t b = 0; b < r.kept; ++b)
-      spans.push_back(records.spans[i * kRing + b] * us);
+    for (std::uint32_t b = 0; b < r.kept; ++b) spans.push_back(records.spans[i * kRing + b] * us);
     if (r.bursts > 1) {
       const double period = static_cast<double>(r.last_start - r.first_start) * us / (r.bursts - 1);
       periods.push_back(period);
@@ -76,8 +75,8 @@ void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
   for (int round = std::max(1, s.run.rounds / 4); round < s.run.rounds; ++round, ++gaps) {
     std::uint32_t shortest = std::numeric_limits<std::uint32_t>::max();
     for (std::size_t i = 0; i < records.producers.size(); ++i)
-      shortest = std::min(
-          shortest, records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)].gap);
+      shortest =
+          std::min(shortest, records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)].gap);
     gap_sum += shortest * us;
   }
   if (gaps > 0) s.gap_us = gap_sum / gaps;

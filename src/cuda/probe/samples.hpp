@@ -16,19 +16,19 @@ struct Spread {
 struct Sample {
   std::string experiment;  ///< window, isolated, aligned or free
   BurstRun run;
-  std::string target;      ///< remote or local
-  std::string direction;   ///< uni or bi
+  std::string target;     ///< remote or local
+  std::string direction;  ///< uni or bi
   int source = 0;
   int producers = 0;
   long bursts_total = 0;
   double period_aggregate = 0;  ///< µs: producers over the sum of their rates
   Spread period;                ///< over producers
   Spread issue;
-  Spread enqueue;               ///< TMA: until the last bulk store was handed over; mean alone
-  Spread after;                 ///< fence, or shared load, after the burst
+  Spread enqueue;  ///< TMA: until the last bulk store was handed over; mean alone
+  Spread after;    ///< fence, or shared load, after the burst
   double last_issue_us = 0, drained_us = 0;
-  double gap_us = 0;            ///< window: as asked; aligned: measured, after the last producer
-  double skew_us = 0;           ///< aligned: p95 of start instant to first instruction
+  double gap_us = 0;   ///< window: as asked; aligned: measured, after the last producer
+  double skew_us = 0;  ///< aligned: p95 of start instant to first instruction
   double clock_ghz = 0;
   bool clock_moved = false;
 };

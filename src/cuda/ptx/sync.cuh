@@ -40,7 +40,9 @@ __device__ __forceinline__ void st_relaxed_sys(std::uint64_t* p, std::uint64_t v
 /// Relaxed: an arrival that must not wait for the stores before it.
 __device__ __forceinline__ std::uint64_t atom_add_relaxed_gpu(std::uint64_t* p, std::uint64_t v) {
   std::uint64_t old;
-  asm volatile("atom.add.relaxed.gpu.global.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v)
+  asm volatile("atom.add.relaxed.gpu.global.u64 %0, [%1], %2;"
+               : "=l"(old)
+               : "l"(p), "l"(v)
                : "memory");
   return old;
 }
