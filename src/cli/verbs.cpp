@@ -26,6 +26,7 @@ int run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   add_doctor(app, session);
+  add_report(app, session);
   try {
     app.parse(argc, argv);
     return session.action();

@@ -324,9 +324,7 @@ class MoeOrder {
         base_ = rows_ - schedule_.lead;
         steps_ = schedule_.lead;
         return;
-      default:
-        part_ = Part::kEnd;
-        return;
+      default: part_ = Part::kEnd; return;
     }
   }
 
