@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "xstage/layout/formats.hpp"
 #include "xstage/result.hpp"
 
 namespace xstage::shapes {
 
-/// How weights and activations are held.
-enum class WeightFormat { kW8A8, kBf16, kW4A8 };
+using xstage::WeightFormat;
 
 const char* name(WeightFormat format);
 Result<WeightFormat> parse_weight_format(std::string_view text);

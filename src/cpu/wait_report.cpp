@@ -1,0 +1,74 @@
+#include "cpu/wait_report.hpp"
+
+#include <fmt/format.h>
+
+namespace xstage::cpu {
+namespace {
+
+std::string awaited(const sync::WaitRecord& record) {
+  switch (record.site) {
+    case sync::Site::kNone: return "nothing";
+    case sync::Site::kBarrier: return fmt::format("the other workers of rank {}", record.rank);
+    case sync::Site::kRoutes: return fmt::format("the routes of rank {}", record.subject);
+    case sync::Site::kDispatchedRow: return fmt::format("the tokens of row {}", record.subject);
+    case sync::Site::kLinear1Row: return fmt::format("Linear-1 of row {}", record.subject);
+    case sync::Site::kCombinePieces: return fmt::format("results from rank {}", record.subject);
+    case sync::Site::kExchangePieces: return fmt::format("Q, K and V from rank {}", record.subject);
+    case sync::Site::kOutputPieces: return fmt::format("output rows from rank {}", record.subject);
+  }
+  return "something unknown";
+}
+
+const char* name(sync::Site site) {
+  switch (site) {
+    case sync::Site::kNone: return "none";
+    case sync::Site::kBarrier: return "barrier";
+    case sync::Site::kRoutes: return "routes";
+    case sync::Site::kDispatchedRow: return "dispatched_row";
+    case sync::Site::kLinear1Row: return "linear1_row";
+    case sync::Site::kCombinePieces: return "combine_pieces";
+    case sync::Site::kExchangePieces: return "exchange_pieces";
+    case sync::Site::kOutputPieces: return "output_pieces";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string describe(const sync::WaitRecord& record) {
+  if (record.end == sync::WaitEnd::kCorrupt)
+    return fmt::format(
+        "rank {}, worker {} was sent something that cannot be by rank {}: {}, at most {}",
+        record.rank, record.worker, record.subject, record.seen, record.wanted);
+  return fmt::format("rank {}, worker {} waited {} ms for {} in launch {}: wanted {}, saw {}",
+                     record.rank, record.worker, record.waited_ns / 1000000, awaited(record),
+                     record.epoch, record.wanted, record.seen);
+}
+
+Error wait_error(const std::vector<sync::WaitRecord>& records, std::uint64_t limit_ns) {
+  const sync::WaitRecord* first = nullptr;
+  int others = 0;
+  for (const sync::WaitRecord& record : records) {
+    if (record.end == sync::WaitEnd::kNone) continue;
+    const bool cause = record.end != sync::WaitEnd::kStopped;
+    // Somebody who waits for another rank says more than its mates who wait for it.
+    const bool better =
+        !first ||
+        (cause && (first->end == sync::WaitEnd::kStopped || first->site == sync::Site::kBarrier));
+    if (first) ++others;
+    if (better) first = &record;
+  }
+  if (!first)
+    return {ErrorKind::kTimeout, "a rank stopped answering, and nobody waited for it", {}, {}, {}};
+  Error error;
+  error.kind =
+      first->end == sync::WaitEnd::kCorrupt ? ErrorKind::kCheckFailed : ErrorKind::kTimeout;
+  error.what = describe(*first);
+  if (others > 0) error.what += fmt::format("; {} more workers stopped", others);
+  error.field = name(first->site);
+  error.value = fmt::format("{}", first->seen);
+  error.allowed = fmt::format("{} within {} ms", first->wanted, limit_ns / 1000000);
+  return error;
+}
+
+}  // namespace xstage::cpu
