@@ -70,7 +70,7 @@ install_missing() {
 build_packages=(
   'c++=g++' 'cmake=cmake' 'ninja=ninja-build' 'python3=python3' 'git=git'
   ca-certificates python3-pip
-  libcli11-dev libeigen3-dev libfmt-dev nlohmann-json3-dev
+  libcli11-dev libeigen3-dev libfmt-dev libxxhash-dev nlohmann-json3-dev
   libgtest-dev librapidcheck-dev
 )
 

@@ -26,6 +26,9 @@ int run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   add_doctor(app, session);
+  add_fit(app, session);
+  add_validate(app, session);
+  add_predict(app, session);
   add_report(app, session);
   try {
     app.parse(argc, argv);

@@ -503,6 +503,7 @@ Error poor(std::string what, std::string field, std::string value, std::string a
 FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
   FitReport report;
   Profile& profile = report.profile;
+  profile.name = options.name;
   profile.provenance = {options.tool, options.date, set.files};
   const Samples windows = select(set, Experiment::kWindow, false);
   const Samples bursts = select(set, Experiment::kIsolated, false);

@@ -248,6 +248,7 @@ Profile read_profile(const json& document) {
   const Object in(document, "");
   check_format(in);
   Profile p;
+  p.name = in.text("name");
   const Object node = in.object("node");
   p.node.description = node.text("name");
   p.node.gpus = static_cast<int>(node.integer("gpus", 0, 1024));
@@ -290,6 +291,7 @@ json to_json(const Profile& p) {
     topology.push_back({{"gpu", t.gpu}, {"groups", t.groups}, {"order", t.order}});
   return {
       {"format", kProfileFormat},
+      {"name", p.name},
       {"node",
        {{"name", p.node.description},
         {"gpus", p.node.gpus},
@@ -347,7 +349,7 @@ Result<const MechanismProfile*> Profile::find(Mechanism mechanism, int threads) 
   }
   if (!first)
     return bad_input("the profile has no measurement of this mechanism", "mechanism",
-                     std::string(name(mechanism)), "a mechanism of the profile");
+                     std::string(model::name(mechanism)), "a mechanism of the profile");
   if (threads > 0)
     return bad_input("the profile has no measurement with this many threads", "threads",
                      fmt::format("{}", threads), measured);

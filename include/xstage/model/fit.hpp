@@ -14,6 +14,7 @@
 namespace xstage::model {
 
 struct FitOptions {
+  std::string name;  ///< of the profile
   std::string tool;  ///< for the provenance
   std::string date;
 };

@@ -106,6 +106,7 @@ struct Provenance {
 };
 
 struct Profile {
+  std::string name;  ///< short, as a file is named: "h200-nv18-x2"
   Node node;
   Drain drain;
   std::vector<MechanismProfile> mechanisms;

@@ -1,0 +1,21 @@
+// Reading what several verbs take: sample files and a profile.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "xstage/model/profile.hpp"
+#include "xstage/model/samples.hpp"
+
+namespace xstage::cli {
+
+/// Reads and merges sample files; throws Failure that names the file, line and column.
+model::SampleSet read_all(const std::vector<std::string>& files);
+
+/// Loads a profile; throws Failure.
+model::Profile profile_of(const std::string& file);
+
+std::vector<std::filesystem::path> paths(const std::vector<std::string>& files);
+
+}  // namespace xstage::cli
