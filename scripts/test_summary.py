@@ -19,24 +19,40 @@ def reason(case):
     return "for a reason its output gives"
 
 
+def verdict(case):
+    if case.find("failure") is not None or case.get("status") == "fail":
+        return "failed"
+    if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+        return "skipped"
+    return "passed"
+
+
 def main():
-    passed, failed, skipped = 0, [], {}
+    # A test may run in several stages (another build, a machine that meanwhile has a browser): it
+    # failed if it failed in one, and passed if it then passed in one.
+    rank = {"skipped": 0, "passed": 1, "failed": 2}
+    verdicts, reasons = {}, {}
     for path in sorted(pathlib.Path(sys.argv[1]).glob("*.xml")):
         for case in ElementTree.parse(path).getroot().iter("testcase"):
-            if case.find("failure") is not None or case.get("status") == "fail":
-                failed.append(case.get("name"))
-            elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
-                skipped.setdefault(reason(case), []).append(case.get("name"))
-            else:
-                passed += 1
+            name, now = case.get("name"), verdict(case)
+            if rank[now] >= rank[verdicts.get(name, "skipped")]:
+                verdicts[name] = now
+            if now == "skipped":
+                reasons[name] = reason(case)
+    count = {now: sum(v == now for v in verdicts.values()) for now in rank}
+    skipped = {}
+    for name, now in verdicts.items():
+        if now == "skipped":
+            skipped.setdefault(reasons[name], []).append(name)
     for why, names in sorted(skipped.items()):
         print(f"skipped, {why}: {len(names)} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})")
-    for name in failed:
-        print(f"failed: {name}")
+    for name, now in verdicts.items():
+        if now == "failed":
+            print(f"failed: {name}")
     gpu = sum(len(names) for why, names in skipped.items() if why.startswith("needs a GPU"))
     print(f"{gpu} tests were skipped for want of a GPU.")
-    print(f"{passed} passed, {len(failed)} failed, {sum(map(len, skipped.values()))} skipped")
-    return 1 if failed or not passed else 0
+    print(f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
+    return 1 if count["failed"] or not count["passed"] else 0
 
 
 sys.exit(main())

@@ -86,7 +86,7 @@ std::string binary_bytes(std::optional<double> value) {
     return with_unit(number(*value / (kKibi * kKibi), 4), "MiB");
   if (*value >= kKibi && std::fmod(*value, kKibi) == 0)
     return with_unit(number(*value / kKibi, 4), "KiB");
-  return with_unit(number(*value, 6), "B");
+  return with_unit(number(value, 6), "B");
 }
 
 std::string with_unit(const std::string& value, std::string_view unit) {

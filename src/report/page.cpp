@@ -37,7 +37,7 @@ std::string nonce() {
 
 // JSON inside a script element: '<' is legal only inside strings, so this keeps the value.
 std::string script_json(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {
