@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "cli/verbs.hpp"
 #include "report/page.hpp"
@@ -13,7 +14,7 @@ namespace {
 
 struct ReportOptions {
   std::string directory;
-  std::string out;
+  std::optional<std::string> out;
 };
 
 nlohmann::json to_json(const report::Collection& collection) {
@@ -44,7 +45,7 @@ int run_report(const Console& console, const ReportOptions& options) {
   report::PageCounts counts;
   const std::string page = report::render(*collection, directory_name(directory), &counts);
   const std::filesystem::path out =
-      options.out.empty() ? directory / "report.html" : std::filesystem::path(options.out);
+      options.out ? std::filesystem::path(*options.out) : directory / "report.html";
   const Result<std::size_t> written = write_file(out, page);
   nlohmann::json document = to_json(*collection);
   document["format"] = "xstage.report/1";

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <system_error>
 
 #include "xstage/version.hpp"
 
@@ -16,9 +19,26 @@ bool wants_json(int argc, const char* const* argv) {
   return false;
 }
 
-}  // namespace
+std::string verb_names(const CLI::App& app) {
+  std::string verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+  return verbs;
+}
 
-int run(int argc, const char* const* argv) {
+bool is_verb(const CLI::App& app, const std::string& name) {
+  const auto named = [&](const CLI::App* verb) { return verb->check_name(name); };
+  return !app.get_subcommands(named).empty();
+}
+
+/// What would have been right instead: the options of the verb that was meant, or the verbs.
+std::string what_fits(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty()) return verb_names(app);
+  return fmt::format("see 'xstage {} --help'", chosen.front()->get_name());
+}
+
+int dispatch(int argc, const char* const* argv) {
   Session session;
   session.console.json = wants_json(argc, argv);
   CLI::App app{"xstage: measure, predict and schedule the X-Stage of remote stores", "xstage"};
@@ -31,6 +51,8 @@ int run(int argc, const char* const* argv) {
   add_predict(app, session);
   add_report(app, session);
   try {
+    if (argc > 1 && argv[1][0] != '-' && !is_verb(app, argv[1]))
+      throw Failure(bad_input("unknown verb", "verb", argv[1], verb_names(app)));
     app.parse(argc, argv);
     return session.action();
   } catch (const CLI::CallForHelp& help) {
@@ -40,12 +62,29 @@ int run(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return session.console.fail({ErrorKind::kBadInput, error.what(), {}, {}, {}});
+    return session.console.fail({ErrorKind::kBadInput, error.what(), {}, {}, what_fits(app)});
   } catch (const Failure& failure) {
     return session.console.fail(failure.error());
   } catch (const std::exception& error) {
     return session.console.fail({ErrorKind::kBadInput, error.what(), {}, {}, {}});
   }
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  int exit_code = static_cast<int>(ErrorKind::kBadInput);
+  bool answered = true;
+  try {
+    exit_code = dispatch(argc, argv);
+  } catch (const std::system_error&) {
+    answered = false;  // the formatter's word for a failed write
+  }
+  // A document that was cut off must not look like success.
+  if (std::fflush(stdout) == 0 && answered) return exit_code;
+  const int reason = errno;
+  std::fprintf(stderr, "xstage: cannot write standard output: %s\n", std::strerror(reason));
+  return exit_code != 0 ? exit_code : static_cast<int>(ErrorKind::kBadInput);
 }
 
 }  // namespace xstage::cli
