@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "cli/layer_options.hpp"
+#include "cli/provenance.hpp"
 #include "cli/run.hpp"
 #include "cpu/moe_errors.hpp"
-#include "xstage/version.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -119,6 +119,11 @@ nlohmann::json errors_json(const cpu::MoeErrors& e, std::int64_t step) {
           {"finite", e.finite}};
 }
 
+std::vector<std::filesystem::path> inputs_of(const MoeLayer& layer) {
+  if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile) return {};
+  return {layer.routing.path};
+}
+
 class MoeRun {
  public:
   MoeRun(const Session& session, const RunMoeOptions& options)
@@ -126,12 +131,10 @@ class MoeRun {
 
   int operator()() {
     const MoeLayer layer = resolve(options_.layer).value();
-    document_ = {{"format", "xstage.run/1"},
-                 {"provenance", {{"tool", "xstage"}, {"version", version()}, {"verb", "run moe"}}},
-                 {"backend", options_.run.backend},
-                 {"ranks", layer.ranks},
-                 {"workers", options_.run.workers},
-                 {"schedules", nlohmann::json::array()}};
+    document_ = {
+        {"format", "xstage.run/1"},        {"provenance", provenance("run moe", inputs_of(layer))},
+        {"backend", options_.run.backend}, {"ranks", layer.ranks},
+        {"workers", options_.run.workers}, {"schedules", nlohmann::json::array()}};
     document_["layer"] = to_json(layer);
     document_["layer"]["kind"] = "moe";
     if (auto error = check(options_.run, layer.ranks)) return console_.fail(*error, document_);
