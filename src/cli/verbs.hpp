@@ -18,10 +18,10 @@ struct Session {
 // One for each verb, in the file of its name.
 void add_doctor(CLI::App& app, Session& session);
 void add_fit(CLI::App& app, Session& session);
+void add_plan(CLI::App& app, Session& session);
 void add_predict(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);
 void add_validate(CLI::App& app, Session& session);
-void add_run(CLI::App& app, Session& session);
 
 /// Runs the command line. `argv` as in main; returns the exit code.
 int run(int argc, const char* const* argv);

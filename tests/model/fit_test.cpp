@@ -240,6 +240,15 @@ TEST(Profile, SurvivesItsOwnJson) {
   EXPECT_EQ(predict(*again, {99, 49152, 3})->issue_us, predict(p, {99, 49152, 3})->issue_us);
 }
 
+TEST(Profile, TheShippedOneIsWhatTheShippedSamplesGive) {
+  const auto shipped = load_profile(std::string(XSTAGE_SOURCE_DIR) + "/profiles/h200-nv18-x2.json");
+  ASSERT_TRUE(shipped.ok()) << shipped.error().message();
+  const Profile fresh = fit(measured())->profile;
+  EXPECT_NEAR(shipped->drain.one_way_gb_s, fresh.drain.one_way_gb_s, 1e-6);
+  EXPECT_NEAR(predict(*shipped, {99, 49152, 3})->issue_us, predict(fresh, {99, 49152, 3})->issue_us,
+              1e-6);
+}
+
 TEST(Profile, RefusesEveryKeyOfAnotherType) {
   const nlohmann::json good = to_json(fit(measured())->profile);
   // Every value in turn becomes something it must not be; no crash, an error or an unused key.

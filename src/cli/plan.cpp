@@ -1,0 +1,263 @@
+// xstage plan: audits a layer before anyone writes its kernel.
+#include "xstage/plan/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "cli/inputs.hpp"
+#include "cli/layer_options.hpp"
+#include "cli/provenance.hpp"
+#include "cli/verbs.hpp"
+#include "xstage/atomic_file.hpp"
+
+namespace xstage::cli {
+namespace {
+
+using nlohmann::json;
+
+/// Options that both layers share.
+struct PlanVerb {
+  std::string profile;
+  std::string out;
+  std::string mechanism;
+  int threads = 0;
+  std::optional<double> tflops;
+  MoeLayerOptions moe;
+  AttentionLayerOptions attention;
+};
+
+json phase_json(const plan::Phase& phase) {
+  json out{{"phase", phase.name},
+           {"tile", "128x128"},
+           {"tiles", phase.tiles},
+           {"tile_us", phase.tile_us},
+           {"tile_bytes", phase.tile_bytes},
+           {"remote_fraction", phase.remote_fraction},
+           {"producers", phase.producers},
+           {"natural_gap_us", phase.natural_gap_us},
+           {"issue_us", phase.issue_us},
+           {"stall_per_tile_us", phase.stall_per_tile_us},
+           {"aligned_stall_us", phase.aligned_stall_us},
+           {"volume_bytes", nullptr},
+           {"recovery_gap_us", nullptr},
+           {"regime", nullptr},
+           {"rate_ok", true},
+           {"capacity_ok", true},
+           {"back_pressure_free", true}};
+  if (!phase.prediction) return out;
+  const model::Prediction& p = *phase.prediction;
+  out["volume_bytes"] = p.volume_bytes;
+  out["drain_us"] = p.drain_us;
+  out["recovery_gap_us"] = p.recovery_gap_us;
+  out["peak_backlog_bytes"] = p.peak_backlog_bytes;
+  out["regime"] = name(p.regime);
+  out["regime_condition"] = inequality(p.regime);
+  out["rate_ok"] = p.average_fits;
+  out["capacity_ok"] = p.burst_fits ? json(*p.burst_fits) : json();
+  out["capacity_bytes"] = p.capacity_bytes ? json(*p.capacity_bytes) : json();
+  out["back_pressure_free"] = p.burst_fits ? json(p.average_fits && *p.burst_fits) : json();
+  return out;
+}
+
+json plan_json(const plan::Plan& p, const char* schedule_key) {
+  json phases = json::array();
+  for (const plan::Phase& phase : p.phases) phases.push_back(phase_json(phase));
+  json schedules = json::array();
+  for (const plan::ScheduleEstimate& s : p.schedules)
+    schedules.push_back({{"schedule", s.schedule},
+                         {"lead", s.lead ? json(*s.lead) : json()},
+                         {"time_us", s.time_us},
+                         {"stall_us", s.stall_us},
+                         {"method", "closed form"}});
+  const plan::ScheduleEstimate& chosen = p.schedules[p.chosen];
+  json choice{{schedule_key, chosen.schedule},
+              {"mechanism", name(p.mechanism)},
+              {"threads", p.threads},
+              {"mechanism_reason", p.mechanism_reason},
+              {"reason", p.reason}};
+  if (chosen.lead) choice["lead"] = *chosen.lead;
+  return {{"format", "xstage.plan/1"},
+          {"phases", phases},
+          {"schedules", schedules},
+          {"choice", choice},
+          {"bounds",
+           {{"math_us", p.math_us},
+            {"combine_us", p.combine_us},
+            {"dispatch_us", p.dispatch_us},
+            {"dispatch", p.dispatch_by_rank ? "once a destination rank" : "once an expert"},
+            {"weights_us", p.weights_us},
+            {"outside_us", p.outside_us},
+            {"bound_us", p.bound_us}}},
+          {"rates",
+           {{"first_tflops", p.rates.first},
+            {"second_tflops", p.rates.second},
+            {"assumed", p.rates.assumed},
+            {"source", p.rates.source}}},
+          {"assumed", p.assumed},
+          {"warnings", p.warnings}};
+}
+
+void print(const Console& console, const plan::Plan& p) {
+  for (const plan::Phase& phase : p.phases) {
+    console.text(fmt::format("{}", phase.name));
+    console.text(fmt::format("  {} tiles of {:.2f} us", phase.tiles, phase.tile_us));
+    if (!phase.prediction) {
+      console.text("  nothing is stored to another rank");
+      continue;
+    }
+    const model::Prediction& q = *phase.prediction;
+    console.text(
+        fmt::format("  burst   {} bytes a tile, V = {:.2f} MB over {} SMs, {:.2f} us to drain",
+                    phase.tile_bytes, q.volume_bytes / 1e6, phase.producers, q.drain_us));
+    console.text(fmt::format("  gap     {:.2f} us, recovery gap {:.2f} us: {}",
+                             phase.natural_gap_us, q.recovery_gap_us, name(q.regime)));
+    console.text(
+        fmt::format("  rate    V/(T_iss0 + G) <= R {}", q.average_fits ? "holds" : "FAILS"));
+    console.text(fmt::format("  burst   [V - R*T_iss0]+ <= Q {}", !q.burst_fits   ? "not known"
+                                                                  : *q.burst_fits ? "holds"
+                                                                                  : "FAILS"));
+    console.text(fmt::format("  stall   {:.2f} us a tile; {:.2f} us if all SMs come at once",
+                             phase.stall_per_tile_us, phase.aligned_stall_us));
+  }
+  console.text(
+      fmt::format("bounds    matrix work {:.0f} us, combine {:.0f} us, dispatch {:.0f} us, "
+                  "weights {:.0f} us",
+                  p.math_us, p.combine_us, p.dispatch_us, p.weights_us));
+  for (std::size_t i = 0; i < p.schedules.size(); ++i) {
+    const plan::ScheduleEstimate& s = p.schedules[i];
+    console.text(fmt::format(
+        "{:<9} {}{}: {:.0f} us, of it {:.0f} us stalled", i == p.chosen ? "chosen" : "", s.schedule,
+        s.lead ? fmt::format(" (lead {})", *s.lead) : "", s.time_us, s.stall_us));
+  }
+  console.text("because   " + p.reason);
+  console.text(fmt::format("stores    {} ({})", name(p.mechanism), p.mechanism_reason));
+  for (const std::string& what : p.assumed) console.text("assumed   " + what);
+  for (const std::string& warning : p.warnings) console.text("warning   " + warning);
+}
+
+plan::StoreChoice store_choice(const PlanVerb& verb) {
+  plan::StoreChoice store;
+  store.threads = verb.threads;
+  if (verb.mechanism.empty()) return store;
+  store.mechanism = model::mechanism_named(verb.mechanism);
+  if (!store.mechanism)
+    throw Failure(bad_input("no such mechanism", "--mechanism", verb.mechanism,
+                            "st_v1, st_v2, st_v4, tma_bulk"));
+  return store;
+}
+
+int finish(const Console& console, const PlanVerb& verb, const model::Profile& profile,
+           const plan::Plan& p, json layer, const char* schedule_key) {
+  json document = plan_json(p, schedule_key);
+  document["provenance"] = provenance("plan", {verb.profile});
+  document["profile"] = reference(profile);
+  document["layer"] = std::move(layer);
+  if (!verb.out.empty()) {
+    const auto written = write_file(verb.out, document.dump(1) + "\n");
+    if (!written) return console.fail(written.error(), std::move(document));
+  }
+  console.document(document);
+  print(console, p);
+  return 0;
+}
+
+/// Loads of every rank from a routing: rows by local expert, and what comes from elsewhere.
+plan::MoeProblem problem_of(const MoeLayer& layer, const shapes::Routing& routing) {
+  plan::MoeProblem problem;
+  problem.hidden = layer.shape.hidden;
+  problem.intermediate = layer.shape.intermediate;
+  problem.topk = layer.shape.topk;
+  problem.experts = layer.shape.experts;
+  problem.tokens = 0;
+  for (const auto& rank : routing.ranks) problem.tokens = std::max(problem.tokens, rank.tokens);
+  const bool bf16 = layer.weights == shapes::WeightFormat::kBf16;
+  problem.weight_bytes = bf16 ? 2 : layer.weights == shapes::WeightFormat::kW4A8 ? 0.53 : 1;
+  problem.activation_bytes = bf16 ? 2 : 1;
+  const std::int64_t local = layer.experts_local();
+  problem.ranks.resize(static_cast<std::size_t>(layer.ranks));
+  for (auto& rank : problem.ranks) rank.expert_tokens.assign(static_cast<std::size_t>(local), 0);
+  std::vector<bool> seen(static_cast<std::size_t>(layer.ranks));
+  for (std::size_t source = 0; source < routing.ranks.size(); ++source) {
+    const shapes::RankRouting& tokens = routing.ranks[source];
+    for (std::int64_t t = 0; t < tokens.tokens; ++t) {
+      std::fill(seen.begin(), seen.end(), false);
+      for (std::int64_t j = 0; j < routing.topk; ++j) {
+        const std::int32_t expert = tokens.experts[static_cast<std::size_t>(t * routing.topk + j)];
+        if (expert < 0) continue;
+        const auto owner = static_cast<std::size_t>(expert / local);
+        plan::MoeRankLoad& load = problem.ranks[owner];
+        ++load.expert_tokens[static_cast<std::size_t>(expert % local)];
+        if (owner == source) continue;
+        ++load.remote_rows;
+        load.remote_tokens += !seen[owner];
+        seen[owner] = true;
+      }
+    }
+  }
+  return problem;
+}
+
+int run_moe(const Console& console, const PlanVerb& verb) {
+  const MoeLayer layer = resolve(verb.moe).value();
+  const model::Profile profile = profile_of(verb.profile);
+  const shapes::Routing routing = layer.make_routing().value();
+  const plan::MoeProblem problem = problem_of(layer, routing);
+  const plan::MathRates rates =
+      verb.tflops ? plan::given_rate(*verb.tflops)
+                  : plan::moe_rates(layer.shape.name, shapes::name(layer.weights), problem.tokens,
+                                    problem.hidden, problem.intermediate, problem.topk);
+  const plan::Plan p = plan::plan_moe(profile, problem, rates, store_choice(verb)).value();
+  return finish(console, verb, profile, p, to_json(layer), "schedule");
+}
+
+int run_ulysses(const Console& console, const PlanVerb& verb) {
+  const AttentionLayer layer = resolve(verb.attention).value();
+  const model::Profile profile = profile_of(verb.profile);
+  plan::UlyssesProblem problem;
+  problem.batch = layer.batch;
+  problem.seq = layer.seq;
+  problem.heads_local = (layer.heads + layer.ranks - 1) / layer.ranks;
+  problem.head_dim = layer.head_dim;
+  problem.ranks = layer.ranks;
+  const plan::MathRates rates =
+      verb.tflops ? plan::given_rate(*verb.tflops) : plan::attention_rates(layer.head_dim);
+  const plan::Plan p = plan::plan_ulysses(profile, problem, rates, store_choice(verb)).value();
+  return finish(console, verb, profile, p, to_json(layer), "order");
+}
+
+void add_common(CLI::App& app, PlanVerb& options, Session& session) {
+  app.add_option("--profile", options.profile, "profile of the node (JSON)")->required();
+  app.add_option("--mechanism", options.mechanism,
+                 "st_v1, st_v2, st_v4 or tma_bulk (the plan chooses)");
+  app.add_option("--threads", options.threads, "threads that store (as measured)");
+  app.add_option("--tflops", options.tflops, "matrix rate of one GPU (measured or usual)")
+      ->check(CLI::Range(0.001, 1e6));
+  app.add_option("--out", options.out, "where to write the document (JSON)");
+  app.add_flag("--json", session.console.json, "machine output on stdout");
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Session& session) {
+  auto options = std::make_shared<PlanVerb>();
+  CLI::App* verb =
+      app.add_subcommand("plan", "What a layer's store bursts do, and which order to run");
+  verb->require_subcommand(1);
+  CLI::App* moe = verb->add_subcommand("moe", "a fused expert-parallel MoE layer");
+  add_common(*moe, *options, session);
+  add_moe_layer_options(*moe, options->moe);
+  moe->callback([options, &session] {
+    session.action = [options, &session] { return run_moe(session.console, *options); };
+  });
+  CLI::App* ulysses = verb->add_subcommand("ulysses", "attention with a fused output All-to-All");
+  add_common(*ulysses, *options, session);
+  add_attention_layer_options(*ulysses, options->attention);
+  ulysses->callback([options, &session] {
+    session.action = [options, &session] { return run_ulysses(session.console, *options); };
+  });
+}
+
+}  // namespace xstage::cli
