@@ -42,7 +42,8 @@ MoeRun::Missing MoeRun::missing_for(int rank, int sm) const {
   if (waiting.wait == Wait::kNone || waiting.wait == Wait::kTokens)
     return {Missing::Kind::kLost, -1, {}};
   const Linear linear = waiting.wait == Wait::kLinear1 ? Linear::kFirst : Linear::kSecond;
-  const auto workers = static_cast<std::uint64_t>(r.workers.size());
+  const auto workers = static_cast<std::uint32_t>(r.workers.size());
+  const std::uint32_t rotation = r.order.rotation(workers);
   schedule::StaticTiles<schedule::MoeOrder> walk(r.order, 0, 1);
   for (MoeTile tile; walk.next(tile);) {
     if (tile.row != waiting.waits_for_row || tile.linear != linear) continue;
@@ -53,7 +54,7 @@ MoeRun::Missing MoeRun::missing_for(int rank, int sm) const {
           return {Missing::Kind::kTile, static_cast<int>(w), tile};
       continue;
     }
-    const auto owner = static_cast<std::size_t>(tile.position % workers);
+    const std::size_t owner = Fixed::worker_of(tile.position, workers, rotation);
     const Worker& worker = r.workers[owner];
     if (worker.state != State::kDone && worker.tile.position <= tile.position)
       return {Missing::Kind::kTile, static_cast<int>(owner), tile};

@@ -202,6 +202,18 @@ class MoeOrder {
     return most < rows_ ? most : rows_;
   }
 
+  /// For StaticTiles: the rotation with which every worker gets both kinds of tile in the ratio n1
+  /// : n2. The mix repeats every (n1 + n2) / gcd(n1, n2) positions; `workers` + rotation shares no
+  /// factor with that.
+  XSTAGE_HD constexpr std::uint32_t rotation(std::uint32_t workers) const {
+    if (schedule_.kind != MoeScheduleKind::kInterleaved) return 0;
+    const auto n1 = static_cast<std::uint32_t>(tiling_.n1);
+    const std::uint32_t pattern = by_both_.divisor() / common_divisor(n1, by_both_.divisor());
+    for (std::uint32_t rotation = 0; rotation < workers; ++rotation)
+      if (common_divisor(workers + rotation, pattern) == 1) return rotation;
+    return workers > 1 ? 1 : 0;  // few workers, a pattern of many factors
+  }
+
   /// Moves `delta` positions forward. False once past the last tile; the cursor then stays there.
   XSTAGE_HD constexpr bool advance(std::uint64_t delta) {
     while (part_ != Part::kEnd) {
@@ -257,6 +269,15 @@ class MoeOrder {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
+
+  XSTAGE_HD static constexpr std::uint32_t common_divisor(std::uint32_t a, std::uint32_t b) {
+    while (b != 0) {
+      const std::uint32_t rest = a % b;
+      a = b;
+      b = rest;
+    }
+    return a;
+  }
 
   XSTAGE_HD constexpr void seek(RowCursor& cursor, std::int64_t row) const {
     while (row >= cursor.end) {

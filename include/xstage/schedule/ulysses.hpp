@@ -78,6 +78,9 @@ class UlyssesOrder {
     return static_cast<std::uint64_t>(heads_) * static_cast<std::uint64_t>(remote_);
   }
 
+  /// For StaticTiles: all tiles are alike, nothing to even out.
+  XSTAGE_HD constexpr std::uint32_t rotation(std::uint32_t /*workers*/) const { return 0; }
+
   /// Moves `delta` positions forward. False once past the last tile.
   XSTAGE_HD constexpr bool advance(std::uint64_t delta) {
     while (true) {
