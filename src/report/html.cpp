@@ -89,6 +89,19 @@ std::string binary_bytes(std::optional<double> value) {
   return with_unit(number(value, 6), "B");
 }
 
+std::string microseconds(std::optional<double> value) {
+  constexpr double kNanosecond = 1e-3;
+  if (value && *value != 0 && std::abs(*value) < kNanosecond)
+    return with_unit(number(*value / kNanosecond), "ns");
+  return with_unit(number(value), "µs");
+}
+
+std::string percent(std::optional<double> fraction) {
+  constexpr double kPercent = 100;
+  if (!fraction) return number(fraction);
+  return with_unit(number(*fraction * kPercent), "%");
+}
+
 std::string with_unit(const std::string& value, std::string_view unit) {
   if (value == kNone || unit.empty()) return value;
   // A narrow no-break space keeps figure and unit on one line.

@@ -22,6 +22,10 @@ std::string number(std::optional<double> value, int digits = 3);
 std::string bytes(std::optional<double> value);
 /// Burst sizes as B, KiB or MiB where they divide, since kernels choose them so.
 std::string binary_bytes(std::optional<double> value);
+/// Microseconds, or nanoseconds below one thousandth of one.
+std::string microseconds(std::optional<double> value);
+/// A fraction as a percentage.
+std::string percent(std::optional<double> fraction);
 /// Numbers with their unit behind a thin space.
 std::string with_unit(const std::string& value, std::string_view unit);
 

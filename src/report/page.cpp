@@ -101,8 +101,8 @@ std::string files_section(const Collection& collection) {
     const json& list = child(provenance, "inputs");
     if (list.is_array())
       for (const json& input : list)
-        inputs += fmt::format("{}<span title=\"sha256 {}\">{}</span>", inputs.empty() ? "" : ", ",
-                              escape(get_text(input, "sha256", "unknown")),
+        inputs += fmt::format("{}<span title=\"digest {}\">{}</span>", inputs.empty() ? "" : ", ",
+                              escape(get_text(input, "xxh128", "unknown")),
                               escape(get_text(input, "file", "?")));
     table.row({"<code>" + escape(document.file) + "</code>", escape(document.kind),
                escape(fmt::format("{} {} {}", get_text(provenance, "tool", "?"),
@@ -140,6 +140,11 @@ std::string node_line(const Collection& collection) {
       out += fmt::format(", SM clock {} GHz", number(get_number(node, "sm_clock_ghz"), 4));
     return out;
   }
+  // Documents that rest on a profile name its node.
+  for (const Document& document : collection.documents)
+    for (const std::string& name : {get_text(child(document.content, "node"), "name"),
+                                    get_text(child(document.content, "profile"), "node")})
+      if (!name.empty()) return name;
   return {};
 }
 
@@ -175,6 +180,11 @@ void Page::add(std::string_view id, std::string_view title, std::string body) {
     sections_.push_back({std::string(id), std::string(title), std::move(body)});
   else
     found->body += body;
+}
+
+bool Page::has(std::string_view id) const {
+  return std::any_of(sections_.begin(), sections_.end(),
+                     [&](const Section& section) { return section.id == id; });
 }
 
 std::string error_box(const Document& document) {

@@ -30,6 +30,7 @@ class Page {
   std::string place(Figure figure);
   /// Appends to the section `id`, which is made when it is not there yet.
   void add(std::string_view id, std::string_view title, std::string body);
+  bool has(std::string_view id) const;
   void add_tile(Tile tile) { tiles_.push_back(std::move(tile)); }
 
   const std::vector<Section>& sections() const { return sections_; }

@@ -11,12 +11,6 @@ std::string verdict(std::optional<bool> ok, std::string_view good, std::string_v
   return fmt::format("<span class=\"{}\">{}</span>", *ok ? "good" : "bad", *ok ? good : bad);
 }
 
-std::string microseconds(std::optional<double> value) { return with_unit(number(value), "µs"); }
-
-std::string percent(std::optional<double> fraction) {
-  return fraction ? with_unit(number(*fraction * 100), "%") : number(fraction);
-}
-
 std::string phase_table(const json& phases) {
   Table table({"phase", ">tile", ">producers", ">remote", ">burst V", ">natural gap",
                ">recovery gap G*", "rate", "capacity", "regime", ">stall a tile"});

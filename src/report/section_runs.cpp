@@ -6,8 +6,6 @@
 namespace xstage::report {
 namespace {
 
-std::string microseconds(std::optional<double> value) { return with_unit(number(value), "µs"); }
-
 std::string ok_mark(std::optional<bool> ok, std::string_view good, std::string_view bad) {
   if (!ok) return "–";
   return fmt::format("<span class=\"{}\">{}</span>", *ok ? "good" : "bad", *ok ? good : bad);

@@ -133,7 +133,7 @@ void add_simulation(const Document& document, Page& page) {
     for (const json& run : runs) {
       const auto share = get_number(run, "stall_fraction");
       table.row({escape(run_name(run)), with_unit(number(get_number(run, "time_us"), 5), "µs"),
-                 with_unit(number(get_number(run, "stall_us")), "µs"),
+                 microseconds(get_number(run, "stall_us")),
                  share ? with_unit(number(*share * 100), "%") : number(share),
                  number(get_number(run, "tiles"), 9)});
     }

@@ -24,13 +24,6 @@ Summary read_summary(const json& set) {
           get_number(child(set, "issue_us"), "p95")};
 }
 
-std::string percent(std::optional<double> fraction) {
-  if (!fraction) return number(fraction);
-  return with_unit(number(*fraction * 100), "%");
-}
-
-std::string microseconds(std::optional<double> value) { return with_unit(number(value), "µs"); }
-
 void error_row(Table& table, std::string_view label, const json& set) {
   if (!set.is_object()) return;
   const Summary s = read_summary(set);
@@ -45,20 +38,31 @@ std::string error_tables(const json& content) {
   error_row(table, "isolated", child(content, "isolated"));
   const json& regimes = child(content, "by_regime");
   if (regimes.is_object())
-    for (const auto& [name, set] : regimes.items()) error_row(table, name, set);
+    for (const auto& [name, set] : regimes.items())
+      error_row(table, get_bool(set, "validated").value_or(true) ? name : name + " (not validated)",
+                set);
   const json& sets = child(content, "by_set");
   if (sets.is_array())
     for (const json& set : sets) error_row(table, get_text(set, "set", "–"), set);
+  const json& crossed = child(content, "cross_validation");
+  if (crossed.is_array())
+    for (const json& round : crossed)
+      for (const char* set : {"windowed", "isolated"})
+        error_row(table,
+                  fmt::format("{}, each {} left out of the fit in turn", set,
+                              get_text(round, "left_out", "?")),
+                  child(round, set));
   std::string out = table.html("Prediction error by set of samples");
 
   Table folds({"left out of the fit", ">points", ">period, median", ">period, p95",
                ">issue time, median", ">issue time, p95"});
   const json& left_out = child(content, "folds");
   if (left_out.is_array())
-    for (const json& fold : left_out) error_row(folds, get_text(fold, "left_out", "–"), fold);
+    for (const json& fold : left_out)
+      if (get_number(fold, "n").value_or(0) > 0)
+        error_row(folds, get_text(fold, "left_out", "–"), fold);
   if (!folds.empty())
-    out += "<details><summary>Folds: whole values left out of the fit</summary>" + folds.html() +
-           "</details>";
+    out += "<details><summary>Each value left out</summary>" + folds.html() + "</details>";
 
   Table laws({"law of the period", ">median", ">p95"});
   const json& compared = child(content, "laws");

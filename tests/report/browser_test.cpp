@@ -87,12 +87,12 @@ TEST_F(Browser, DrawsEveryPlotAndSaysNothing) {
   EXPECT_EQ(count(outcome.out, "data-drawn=\"" + std::to_string(counts.figures) + "\""), 1U);
   // Each plot has two layers of drawing; lines and points are paths inside the first.
   EXPECT_EQ(count(outcome.out, "<g class=\"cartesianlayer\">"), counts.figures);
-  // The panels shown first: knee 8 points; period and issue time 2 x 9 each; 4 SMs; 2 capacities,
-  // twice, since the fit carries its profile.
-  EXPECT_GE(count(outcome.out, "class=\"point\""), 8U + 2 * 18U + 4U + 2 * 2U);
-  // Model lines: 1, 2 and 2; one dash for the shares; capacity and two backlogs; two timelines
-  // of 2.
-  EXPECT_GE(count(outcome.out, "class=\"js-line\""), 1U + 2U + 2U + 1U + 3U + 4U);
+  // The panels shown first: knee 8 points; period and issue time 2 x 9 each; 4 SMs; issue time 3;
+  // capacity 2.
+  EXPECT_GE(count(outcome.out, "class=\"point\""), 8U + 2 * 18U + 4U + 3U + 2U);
+  // Model lines: 1, 2 and 2; one dash for the shares; one each of the profile; capacity and two
+  // backlogs; two timelines of 2.
+  EXPECT_GE(count(outcome.out, "class=\"js-line\""), 1U + 2U + 2U + 1U + 2U + 3U + 4U);
   // Another group of panels can be picked.
   EXPECT_GE(count(outcome.out, "aria-pressed=\"true\""), 2U);
 }

@@ -18,7 +18,7 @@ inline json provenance(const std::string& text) {
           {"version", "0.1.0"},
           {"verb", text},
           {"created_utc", "2026-01-01T00:00:00Z"},
-          {"inputs", {{{"file", text}, {"sha256", text}, {"rows", 3}}}},
+          {"inputs", {{{"file", text}, {"xxh128", text}, {"rows", 3}}}},
           {"node", {{"name", text}, {"gpus", 2}, {"sms", 132}, {"sm_clock_ghz", 1.98}}},
           {"assumed", {text}},
           {"notes", {text}}};
@@ -98,28 +98,39 @@ inline json validation(const std::string& text) {
 }
 
 inline json profile(const std::string& text) {
-  return {{"format", "xstage.profile/1"},
-          {"provenance", provenance(text)},
-          {"name", text},
-          {"node", {{"name", text}, {"sm_clock_ghz", 1.98}}},
-          {"drain_rate_gb_per_s", {{"one_way", 373.0}, {"both_ways", nullptr}}},
-          {"mechanisms",
-           {{{"mechanism", text},
-             {"threads", 256},
-             {"issue", {{"first_pass_us", 0.09}, {"pass_us", 0.081}, {"pass_bytes", 4096}}},
-             {"capacity",
-              {{"producers", {66, 132}},
-               {"capacity_bytes", {1.8e6, 3.1e6}},
-               {"spread_bytes", {1e5, 1e5}}}}}}},
-          {"sm_groups", {{{"gpu", 0}, {"groups", {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9}}}}}},
-          {"quality",
-           {{{"parameter", text},
-             {"value", 373},
-             {"unit", text},
-             {"spread", 0.5},
-             {"points", 4},
-             {"note", text}}}},
-          {"not_determined", {{{"parameter", text}, {"why", text}}}}};
+  const json curve{{"bytes", {4096, 8192, 32768}}, {"us", {0.09, 0.13, 0.46}}};
+  const json errors{{"points", 0}, {"median_us", nullptr}, {"p95_us", nullptr}};
+  return {
+      {"format", "xstage.profile/1"},
+      {"name", text},
+      {"provenance", {{"tool", text}, {"created_utc", "2026-01-01T00:00:00Z"}, {"files", {text}}}},
+      {"node", {{"name", text}, {"gpus", 1}, {"sms", 10}, {"sm_clock_ghz", 1.98}}},
+      {"drain", {{"one_way_gb_per_s", 373.0}, {"both_ways_gb_per_s", nullptr}}},
+      {"mechanisms",
+       {{{"mechanism", "st_v4"},
+         {"threads", 256},
+         {"chunk_bytes", nullptr},
+         {"clock", text},
+         {"sm_rate_gb_per_s", 50.7},
+         {"isolated_issue", curve},
+         {"steady_issue", nullptr},
+         {"loop", nullptr},
+         {"capacity",
+          {{"sm_bytes", 1.6e4},
+           {"group_bytes", 1.6e4},
+           {"last_pass_max_bytes", 1.1e4},
+           {"producers", {4, 10}}}},
+         {"undetermined", {text}}}}},
+      {"topology",
+       {{{"gpu", 0},
+         {"groups", {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9}}},
+         {"order", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}}}},
+      {"quality",
+       {{"windowed_period",
+         {{"points", 0}, {"median_fraction", nullptr}, {"p95_fraction", nullptr}}},
+        {"windowed_issue", errors},
+        {"isolated_issue", errors}}},
+      {"notes", {text}}};
 }
 
 inline json plan(const std::string& text) {
