@@ -442,8 +442,43 @@ MechanismProfile probe_of(const Key& key, const Samples& windows, const Samples&
   if (in_loop.empty()) m.undetermined.push_back("T_iss0 in a loop: taken from isolated bursts");
   if (drain_gb_s)
     m.loop = loop_floors(windows, m.steady_issue, m.pass_bytes(), m.sm_rate_gb_s, *drain_gb_s);
-  if (!m.loop) m.undetermined.push_back("the cost of the loop: no windowed runs");
   return m;
+}
+
+/// Runs that do not feel the link tell what a loop costs; without any, the floors above hold the
+/// link's share too. Then the loop of another thread count stands in: the same code, with its own
+/// one store a thread left in the SM.
+void borrow_loops(const SampleSet& set, Profile& profile) {
+  const auto told_by_own_runs = [&](const MechanismProfile& m) {
+    return m.loop && std::any_of(set.samples.begin(), set.samples.end(), [&](const Sample& s) {
+             return s.experiment == Experiment::kWindow && s.remote && !s.both_ways &&
+                    s.mechanism == m.mechanism && s.threads == m.threads &&
+                    s.chunk == m.chunk_bytes &&
+                    rate_gb_s(s) < kUncontended * profile.drain.one_way_gb_s;
+           });
+  };
+  std::vector<const MechanismProfile*> lenders;
+  for (const MechanismProfile& m : profile.mechanisms)
+    if (told_by_own_runs(m)) lenders.push_back(&m);
+  for (MechanismProfile& m : profile.mechanisms) {
+    if (told_by_own_runs(m)) continue;
+    const auto lender = std::find_if(
+        lenders.begin(), lenders.end(),
+        [&](const MechanismProfile* other) { return other->mechanism == m.mechanism; });
+    if (lender == lenders.end()) {
+      m.undetermined.push_back(m.loop ? "the cost of the loop: every windowed run feels the link"
+                                      : "the cost of the loop: no windowed runs");
+      continue;
+    }
+    m.loop = (*lender)->loop;
+    if (m.loop->residue_bytes > 0)
+      m.loop->residue_bytes =
+          std::max(0.0, m.loop->residue_bytes +
+                            static_cast<double>(m.pass_bytes() - (*lender)->pass_bytes()));
+    m.undetermined.push_back(fmt::format(
+        "the cost of the loop, and S: taken from {} threads, with one store a thread of its own",
+        (*lender)->threads));
+  }
 }
 
 /// Without windowed runs the rate is a parameter of the capacity fit; it starts where the largest
@@ -550,6 +585,7 @@ FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
     if (m.loop) fit_residue(of_key(windows, key), profile, m);
     profile.mechanisms.push_back(std::move(m));
   }
+  borrow_loops(set, profile);
   if (profile.mechanisms.empty())
     throw Failure(poor("T_iss0 is not determined for any mechanism", "samples",
                        "every burst stalled", "bursts short enough to meet an empty X-Stage"));

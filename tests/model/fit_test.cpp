@@ -162,6 +162,25 @@ TEST(Fit, RecoversTheParametersOfItsOwnSamples) {
   EXPECT_LT(p.quality.windowed_period.p95, 0.002);
 }
 
+TEST(Fit, OtherThreadCountsBorrowTheLoopAndKeepTheirOwnS) {
+  const Profile p = fit(measured())->profile;
+  const MechanismProfile& own = *p.find(Mechanism::kStoreV4, 256).value();
+  for (const int threads : {128, 1024}) {
+    const MechanismProfile& m = *p.find(Mechanism::kStoreV4, threads).value();
+    ASSERT_TRUE(m.loop.has_value()) << threads;
+    EXPECT_EQ(m.loop->gap_overhead_us, own.loop->gap_overhead_us);
+    EXPECT_NEAR(m.loop->residue_bytes - own.loop->residue_bytes, 16.0 * (threads - 256), 1e-6);
+    EXPECT_NE(m.undetermined.back().find("taken from 256 threads"), std::string::npos);
+  }
+  // The one windowed run of 1024 threads was not used for that.
+  const auto one = predict(p, {132, 32768, 0, Mechanism::kStoreV4, 1024});
+  for (const Sample& s : measured().samples)
+    if (s.experiment == Experiment::kWindow && s.threads == 1024) {
+      EXPECT_NEAR(one->issue_us, s.issue_us, 0.5);
+      EXPECT_NEAR(one->period_us / s.period_us, 1, 0.005);
+    }
+}
+
 SampleSet only(bool (*keep)(const Sample&)) {
   SampleSet set = measured();
   std::erase_if(set.samples, [&](const Sample& s) { return !keep(s); });
