@@ -4,12 +4,10 @@
 #include <cmath>
 #include <set>
 
-#include "xstage/model/fit.hpp"
+#include "fit/parts.hpp"
 
 namespace xstage::model {
 namespace {
-
-constexpr double kKnee = 1.2;
 
 std::int64_t fold_value(const Sample& s, FoldBy by) {
   return by == FoldBy::kBytes ? s.bytes : s.producers;
