@@ -30,6 +30,7 @@ struct SegmentPiece {
 };
 
 /// The pieces of rows [begin, end), in order: visit(SegmentPiece). A straddling tile has several.
+XSTAGE_HD_CALLS
 template <class Visit>
 XSTAGE_HD constexpr void for_each_piece(const RowSegment* segments, std::int32_t count,
                                         std::int64_t begin, std::int64_t end, Visit&& visit) {

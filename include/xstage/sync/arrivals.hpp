@@ -22,6 +22,7 @@ namespace xstage::sync {
 template <class Policy, class Words>
 class Arrivals {
  public:
+  XSTAGE_HD_CALLS
   XSTAGE_HD Arrivals(Policy& policy, const Words& words, const WaitContext& context,
                      std::int32_t workers, Site site)
       : policy_(policy),
@@ -34,6 +35,7 @@ class Arrivals {
   XSTAGE_HD std::int32_t slot() const { return slot_of<Policy>(context_.epoch); }
 
   /// Every worker calls this first. Does not wait.
+  XSTAGE_HD_CALLS
   XSTAGE_HD void begin() {
     context_.epoch = policy_.load_acquire(words_.epoch()) + 1;
     if (context_.worker == 0)
@@ -44,6 +46,7 @@ class Arrivals {
   }
 
   /// Every worker calls this before its first add(); tiles may be computed in between.
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool open() {
     if (!barrier_.wait(policy_, context_, 0)) return false;
     if (context_.worker != 0) return true;
@@ -53,9 +56,11 @@ class Arrivals {
   }
 
   /// `pieces` more are stored at `destination`.
+  XSTAGE_HD_CALLS
   XSTAGE_HD void add(std::int32_t destination, std::int64_t pieces) { raise(destination, pieces); }
 
   /// Waits for `pieces` from `source`, and for its opening signal.
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool wait(std::int32_t source, std::int64_t pieces) {
     if (Policy::kFault == Fault::kWrongCount && pieces > 0) --pieces;
     return wait_at_least(policy_, context_, words_.arrived(context_.rank, slot(), source),
@@ -63,6 +68,7 @@ class Arrivals {
   }
 
  private:
+  XSTAGE_HD_CALLS
   XSTAGE_HD void raise(std::int32_t rank, std::int64_t pieces) {
     std::uint64_t* const word = words_.arrived(rank, slot(), context_.rank);
     if constexpr (Policy::kFault == Fault::kMissingRelease)

@@ -18,6 +18,7 @@ class Barrier {
       : word_(word), worker_(worker), workers_(workers) {}
 
   /// Releases what this worker did before. wait() must follow before the next arrive().
+  XSTAGE_HD_CALLS
   template <class Policy>
   XSTAGE_HD void arrive(Policy& policy) {
     const std::uint64_t share =
@@ -26,6 +27,7 @@ class Barrier {
   }
 
   /// Acquires what all workers did before they arrived.
+  XSTAGE_HD_CALLS
   template <class Policy>
   XSTAGE_HD bool wait(Policy& policy, const WaitContext& context, std::int64_t number) const {
     const std::uint64_t before = before_;

@@ -32,6 +32,7 @@ template <class Policy>
 class MoeSignals {
  public:
   /// `symmetric[rank]`: base of each rank's symmetric buffer; `workspace`: this rank's own.
+  XSTAGE_HD_CALLS
   XSTAGE_HD MoeSignals(Policy& policy, const layout::MoeLayout& layout, void* const* symmetric,
                        void* workspace, const WaitContext& context)
       : policy_(policy),
@@ -47,6 +48,7 @@ class MoeSignals {
   XSTAGE_HD const WaitContext& context() const { return context_; }
 
   /// Reads the epoch and clears this worker's share of the next launch's counters.
+  XSTAGE_HD_CALLS
   XSTAGE_HD void begin() {
     context_.epoch = policy_.load_acquire(layout_.word(workspace_, layout::MoeWord::kEpoch)) + 1;
     const std::int32_t next = slot_of<Policy>(context_.epoch + 1);
@@ -62,6 +64,7 @@ class MoeSignals {
   }
 
   /// Every worker calls this once its tokens are staged; after it routes may be published.
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool staged() {
     barrier_.arrive(policy_);
     if (!barrier_.wait(policy_, context_, 0)) return false;
@@ -72,6 +75,7 @@ class MoeSignals {
   }
 
   /// `write` stores counts and entries in the destination's slot; then the flag goes up.
+  XSTAGE_HD_CALLS
   template <class Write>
   XSTAGE_HD void publish(std::int32_t destination, Write&& write) {
     std::uint64_t* const flag = layout_.ready_word(symmetric_[destination], context_.rank);
@@ -84,29 +88,35 @@ class MoeSignals {
     }
   }
 
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool wait_routes(std::int32_t source) {
     return wait_at_least(policy_, context_, layout_.ready_word(own(), source), context_.epoch,
                          Site::kRoutes, source);
   }
 
   /// Once the counts of all sources are known: how many rows of counters this launch uses.
+  XSTAGE_HD_CALLS
   XSTAGE_HD void record_rows(std::int64_t rows) {
     if (context_.worker == 0)
       policy_.store_release(used_word(slot()), static_cast<std::uint64_t>(rows));
   }
 
+  XSTAGE_HD_CALLS
   XSTAGE_HD void dispatched(std::int64_t row, std::int64_t tokens) {
     policy_.add_release(layout_.dispatched_word(workspace_, slot(), row),
                         static_cast<std::uint64_t>(tokens));
   }
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool wait_dispatched(std::int64_t row, std::int64_t tokens) {
     return wait_at_least(policy_, context_, layout_.dispatched_word(workspace_, slot(), row),
                          static_cast<std::uint64_t>(tokens), Site::kDispatchedRow, row);
   }
 
+  XSTAGE_HD_CALLS
   XSTAGE_HD void linear1_done(std::int64_t row) {
     policy_.add_release(layout_.linear1_word(workspace_, slot(), row), 1);
   }
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool wait_linear1(std::int64_t row) {
     return wait_at_least(policy_, context_, layout_.linear1_word(workspace_, slot(), row),
                          static_cast<std::uint64_t>(layout_.tiling.n1), Site::kLinear1Row, row);
@@ -114,6 +124,7 @@ class MoeSignals {
 
   /// `pieces` more row pieces (one row, one Linear-2 tile wide) are stored at `owner`. A kernel may
   /// call it for each tile, or once for many.
+  XSTAGE_HD_CALLS
   XSTAGE_HD void combined(std::int32_t owner, std::int64_t pieces) {
     std::uint64_t* const word = layout_.arrived_word(symmetric_[owner], slot(), context_.rank);
     if constexpr (Policy::kFault == Fault::kMissingRelease)
@@ -122,6 +133,7 @@ class MoeSignals {
       policy_.add_release(word, static_cast<std::uint64_t>(pieces));
   }
   /// Waits for all pieces of `rows` rows that were sent to `source`.
+  XSTAGE_HD_CALLS
   XSTAGE_HD bool wait_combined(std::int32_t source, std::int64_t rows) {
     std::int64_t pieces = rows * layout_.tiling.n2;
     if (Policy::kFault == Fault::kWrongCount && pieces > 0) --pieces;
@@ -130,6 +142,7 @@ class MoeSignals {
   }
 
   /// Next position of a schedule that is claimed instead of dealt out.
+  XSTAGE_HD_CALLS
   XSTAGE_HD std::uint64_t claim() { return policy_.fetch_add(claimed_word(slot()), 1); }
 
  private:

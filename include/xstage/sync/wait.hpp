@@ -66,6 +66,7 @@ XSTAGE_HD constexpr std::uint64_t stop_value(std::int32_t rank, Site site) {
 }
 
 /// Stops every rank because of what `site` brought; as after a wait that passed its limit.
+XSTAGE_HD_CALLS
 template <class Policy>
 XSTAGE_HD void stop_all(Policy& policy, const WaitContext& context, const WaitRecord& record) {
   *context.record = record;
@@ -75,6 +76,7 @@ XSTAGE_HD void stop_all(Policy& policy, const WaitContext& context, const WaitRe
 
 /// Waits until done(value of *word). False when the limit passed or another rank stopped; the
 /// worker must then leave.
+XSTAGE_HD_CALLS
 template <class Policy, class Done>
 XSTAGE_HD bool wait_until(Policy& policy, const WaitContext& context, const std::uint64_t* word,
                           Done&& done, std::uint64_t wanted, Site site, std::int64_t subject) {
@@ -107,6 +109,7 @@ XSTAGE_HD bool wait_until(Policy& policy, const WaitContext& context, const std:
 }
 
 /// Waits until *word has reached `wanted`.
+XSTAGE_HD_CALLS
 template <class Policy>
 XSTAGE_HD bool wait_at_least(Policy& policy, const WaitContext& context, const std::uint64_t* word,
                              std::uint64_t wanted, Site site, std::int64_t subject) {

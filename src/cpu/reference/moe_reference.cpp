@@ -112,14 +112,13 @@ double swiglu(double gate, double up, double clamp) {
   return gate / (1.0 + std::exp(-gate)) * up;
 }
 
-/// One expert for all the tokens that chose it. Writes their slots of `results` (the caller sums
-/// them) and their Linear-1 values.
-void run_expert(const MoeWeights& weights, const std::vector<MoeInput>& inputs,
-                const MoeOptions& options, std::int64_t expert, const std::vector<Pair>& pairs,
-                std::vector<MoeRankResult>& results, std::vector<std::vector<float>>& slots) {
+/// Linear-1 of one expert: w·swiglu for every token that chose it.
+void run_linear1(const MoeWeights& weights, const std::vector<MoeInput>& inputs,
+                 const MoeOptions& options, std::int64_t expert, const std::vector<Pair>& pairs,
+                 std::vector<MoeRankResult>& results) {
   const bool bf16 = weights.format == WeightFormat::kBf16;
   const std::int64_t hidden = weights.hidden, intermediate = weights.intermediate;
-  std::vector<Quantised> tokens, middle;
+  std::vector<Quantised> tokens;
   std::vector<float> row(static_cast<std::size_t>(hidden));
   for (const Pair& p : pairs) {
     const MoeInput& input = inputs[static_cast<std::size_t>(p.rank)];
@@ -140,6 +139,18 @@ void run_expert(const MoeWeights& weights, const std::vector<MoeInput>& inputs,
                                              static_cast<double>(options.clamp)));
     }
   }
+}
+
+/// One expert for all the tokens that chose it. Writes their slots of `results` (the caller sums
+/// them) and their Linear-1 values.
+void run_expert(const MoeWeights& weights, const std::vector<MoeInput>& inputs,
+                const MoeOptions& options, std::int64_t expert, const std::vector<Pair>& pairs,
+                std::vector<MoeRankResult>& results, std::vector<std::vector<float>>& slots) {
+  const bool bf16 = weights.format == WeightFormat::kBf16;
+  const std::int64_t hidden = weights.hidden, intermediate = weights.intermediate;
+  std::vector<Quantised> middle;
+  // With a given intermediate Linear-1 is not needed.
+  if (!options.intermediate) run_linear1(weights, inputs, options, expert, pairs, results);
   for (const Pair& p : pairs) {
     float* const own =
         results[static_cast<std::size_t>(p.rank)].linear1.data() + p.pair * intermediate;

@@ -1,0 +1,134 @@
+// xstage run moe|ulysses: the layer with real numbers, checked against the reference.
+#include "cli/run.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "cpu/wait_report.hpp"
+#include "cuda/driver.hpp"
+#include "xstage/atomic_file.hpp"
+
+namespace xstage::cli {
+namespace {
+
+std::optional<Error> in_range(const char* field, std::int64_t value, std::int64_t least,
+                              std::int64_t most) {
+  if (value >= least && value <= most) return {};
+  return bad_input("an option of the run is out of range", field, fmt::format("{}", value),
+                   fmt::format("{} to {}", least, most));
+}
+
+/// Why the kernels cannot run: no driver, no GPU, too few of them, or not in this build.
+Error why_not_cuda(int ranks) {
+  const auto api = cuda::system_driver();
+  std::vector<int> gpus;
+  for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
+  if (auto error = cuda::why_not_calibrate(cuda::look_around(*api), gpus)) {
+    error->what = "the layer cannot run on GPUs here: " + error->what;
+    return *error;
+  }
+  return {ErrorKind::kUnsupported, "this build has no fused kernel for GPUs", "--backend", "cuda",
+          "cpu"};
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& app, RunOptions& options) {
+  app.add_option("--backend", options.backend, "cpu: threads; cuda: the kernels")
+      ->capture_default_str();
+  app.add_option("--workers", options.workers,
+                 "Workers of a rank, each standing for a thread block")
+      ->capture_default_str();
+  app.add_option("--runs", options.runs, "Launches of each schedule; all must give the same bits")
+      ->capture_default_str();
+  app.add_option("--wait-limit", options.wait_limit_ms,
+                 "Milliseconds after which a wait ends with an error")
+      ->capture_default_str();
+  app.add_option("--first-wait-limit", options.first_wait_limit_ms,
+                 "The same for the first launch, in which a peer may still be starting")
+      ->capture_default_str();
+  app.add_flag("--no-check", options.no_check, "Do not compare with the reference");
+  app.add_option("--out", options.out, "File for the JSON document");
+}
+
+std::optional<Error> check(const RunOptions& options, int ranks) {
+  if (options.backend != "cpu" && options.backend != "cuda")
+    return bad_input("no such backend", "--backend", options.backend, "cpu, cuda");
+  constexpr std::int64_t kDay = 24 * 3600 * 1000;
+  for (const auto& error :
+       {in_range("--workers", options.workers, 1, 256), in_range("--runs", options.runs, 1, 10000),
+        in_range("--wait-limit", options.wait_limit_ms, 1, kDay),
+        in_range("--first-wait-limit", options.first_wait_limit_ms, 1, kDay)})
+    if (error) return error;
+  if (options.backend == "cuda") return why_not_cuda(ranks);
+  // Each worker is a thread.
+  return in_range("--ranks", ranks, 1, 64);
+}
+
+void set_limits(cpu::LaunchOptions& launch, const RunOptions& options) {
+  launch.limit_ns = static_cast<std::uint64_t>(options.wait_limit_ms) * 1000000;
+  launch.first_limit_ns = static_cast<std::uint64_t>(options.first_wait_limit_ms) * 1000000;
+}
+
+std::int64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    std::int64_t kilobytes = 0;
+    if (fields >> key >> kilobytes && key == "MemAvailable:") return kilobytes * 1024;
+  }
+  return static_cast<std::int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+std::string digest_of(const std::vector<std::vector<std::uint16_t>>& outputs) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, over 16-bit values
+  for (const auto& output : outputs) {
+    for (const std::uint16_t value : output) hash = (hash ^ value) * 0x100000001b3ULL;
+    hash = (hash ^ output.size()) * 0x100000001b3ULL;
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+nlohmann::json to_json(const std::vector<sync::WaitRecord>& waits) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const sync::WaitRecord& wait : waits) {
+    if (wait.end == sync::WaitEnd::kNone) continue;
+    out.push_back({{"rank", wait.rank},
+                   {"worker", wait.worker},
+                   {"launch", wait.epoch},
+                   {"what", cpu::describe(wait)},
+                   {"wanted", wait.wanted},
+                   {"seen", wait.seen},
+                   {"stopped_by_another", wait.end == sync::WaitEnd::kStopped}});
+  }
+  return out;
+}
+
+int finish(const Session& session, const RunOptions& options, nlohmann::json document, bool ok,
+           const std::string& what_failed) {
+  document["ok"] = ok;
+  const Error error{ErrorKind::kCheckFailed, what_failed, {}, {}, {}};
+  if (!options.out.empty()) {
+    nlohmann::json kept = document;
+    if (!ok) kept["error"] = to_json(error);
+    if (auto written = write_file(options.out, kept.dump(2) + "\n"); !written)
+      return session.console.fail(written.error(), document);
+  }
+  if (!ok) return session.console.fail(error, document);
+  session.console.document(document);
+  return 0;
+}
+
+void add_run(CLI::App& app, Session& session) {
+  CLI::App* const run =
+      app.add_subcommand("run", "Run a layer with real numbers and check it against a reference");
+  run->require_subcommand(1);
+  add_run_moe(*run, session);
+  add_run_ulysses(*run, session);
+}
+
+}  // namespace xstage::cli

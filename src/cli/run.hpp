@@ -1,0 +1,51 @@
+// What `xstage run moe` and `xstage run ulysses` share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.hpp"
+#include "cpu/group.hpp"
+#include "xstage/result.hpp"
+#include "xstage/sync/wait.hpp"
+
+namespace xstage::cli {
+
+struct RunOptions {
+  std::string backend = "cpu";
+  int workers = 4;
+  int runs = 2;
+  std::int64_t wait_limit_ms = 60000;
+  std::int64_t first_wait_limit_ms = 300000;
+  bool no_check = false;
+  std::string out;
+};
+
+void add_run_options(CLI::App& app, RunOptions& options);
+
+/// Checks the ranges; with `--backend cuda` the reason why the layer cannot run there.
+std::optional<Error> check(const RunOptions& options, int ranks);
+
+void set_limits(cpu::LaunchOptions& launch, const RunOptions& options);
+
+/// Bytes that may be allocated now, as the system sees it.
+std::int64_t available_memory();
+
+/// A digest of bits, as 16 hexadecimal digits.
+std::string digest_of(const std::vector<std::vector<std::uint16_t>>& outputs);
+
+/// Who waited for what, as the run's document lists it.
+nlohmann::json to_json(const std::vector<sync::WaitRecord>& waits);
+
+/// Ends a run: the document to stdout or --out, the exit code by whether all was right.
+int finish(const Session& session, const RunOptions& options, nlohmann::json document, bool ok,
+           const std::string& what_failed);
+
+void add_run_moe(CLI::App& run, Session& session);
+void add_run_ulysses(CLI::App& run, Session& session);
+
+}  // namespace xstage::cli
