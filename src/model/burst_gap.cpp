@@ -171,26 +171,28 @@ Isolated isolated(const MechanismProfile& mechanism, const Capacity& capacity,
   std::vector<double> held(n);
   std::vector<double> demand(n, mechanism.sm_rate_gb_s);
   for (std::size_t i = 0; i < n; ++i) held[i] = held_in_sm + capacity.group_bytes / classes[i].sms;
+  std::vector<double> until(n);
   double now = 0;
   while (true) {
     const std::vector<double> rate = max_min_share(classes, demand, drain_gb_s);
     double step = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < n; ++i) {
       if (demand[i] <= 0) continue;
-      const double to_go = left[i] > held[i] ? left[i] - held[i] : left[i];
-      step = std::min(step, model::drain_us(to_go, rate[i]));
+      until[i] = model::drain_us(left[i] > held[i] ? left[i] - held[i] : left[i], rate[i]);
+      step = std::min(step, until[i]);
     }
     if (!std::isfinite(step)) break;
     now += step;
     for (std::size_t i = 0; i < n; ++i) {
       if (demand[i] <= 0) continue;
-      const bool stalled = left[i] > held[i];
-      left[i] -= 1000.0 * rate[i] * step;
-      if (stalled && left[i] <= held[i] * (1 + 1e-12) + 1e-6) {
-        left[i] = std::min(left[i], held[i]);
+      if (until[i] > step * (1 + 1e-12)) {
+        left[i] -= 1000.0 * rate[i] * step;
+      } else if (left[i] > held[i]) {
+        left[i] = held[i];  // exactly, so that every round ends something
         out.class_issue_us[i] = std::max(out.issue0_us, now);
+      } else {
+        demand[i] = 0;
       }
-      if (left[i] <= 1e-6) demand[i] = 0;
     }
   }
   double sum = 0;

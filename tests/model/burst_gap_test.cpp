@@ -38,6 +38,14 @@ MechanismProfile any_mechanism() {
   return m;
 }
 
+MechanismProfile any_size_mechanism() {
+  MechanismProfile m;
+  m.threads = 256;
+  m.sm_rate_gb_s = 50.7;
+  m.isolated_issue = {{4096, 0.08}, {131072, 2.4}};
+  return m;
+}
+
 TEST(ClosedForm, Laws) {
   EXPECT_TRUE(rc::check("period covers both terms; issue, overhead and recovery gap agree", [] {
     const double issue0 = log_uniform(0.01, 10);
@@ -160,6 +168,18 @@ TEST(Isolated, LindleyBounds) {
         RC_ASSERT(std::abs(isolated(m, all, classes, bytes, rate).issue_us / burst.issue0_us - 1) <
                   1e-12);
       }));
+}
+
+TEST(Isolated, EndsForTheLargestBursts) {
+  MechanismProfile m = any_size_mechanism();
+  const Capacity capacity{16'000, 16'000, 11'000, {1, 2}};
+  const std::vector<GroupClass> classes{{1, 7}, {2, 3}, {3, 11}, {4, 2}, {5, 1}, {6, 18}};
+  for (std::int64_t bytes = 16; bytes <= (std::int64_t{1} << 40);
+       bytes = bytes * 3 / 2 / 16 * 16 + 16) {
+    const Isolated burst = isolated(m, capacity, classes, bytes, 373.6);
+    EXPECT_TRUE(std::isfinite(burst.issue_us)) << bytes;
+    EXPECT_GE(burst.issue_us, burst.issue0_us) << bytes;
+  }
 }
 
 TEST(Isolated, EqualSharesFollowEquationSix) {
