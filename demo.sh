@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
   exit 2
 }
 
-steps_total=3
+steps_total=7
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
@@ -17,6 +17,44 @@ install_build_packages
 
 step "Build"
 build default xstage
+xstage=build/xstage
 
-step "Version"
-build/xstage --version
+out=out/demo
+mkdir -p "$out"
+rm -f "$out"/*.json "$out"/report.html
+samples=()
+for file in window_samples.csv remote_store_samples.csv per_sm_bursts.csv sm_groups.json; do
+  samples+=(--samples "data/h200x2/$file")
+done
+
+# job OUTPUT VERB OPTION...: runs a verb whose text is for the reader and whose document is kept.
+job() {
+  local file=$1
+  shift
+  "$xstage" "$@" --out "$out/$file" || die "'xstage $*' ended with exit code $?"
+}
+
+step "Fit a profile to the measured bursts"
+job profile.json fit "${samples[@]}" --name h200-nv18-x2
+
+step "Hold the model against the measurements, and against values left out of the fit"
+job validation.json validate --profile "$out/profile.json" "${samples[@]}" --folds
+
+step "Plan a MoE layer and a Ulysses attention on that node"
+job plan-moe.json plan moe --profile "$out/profile.json" --shape lingbot-video --tokens 8192 --ranks 2
+job plan-ulysses.json plan ulysses --profile "$out/profile.json" \
+  --batch 1 --seq 8192 --heads 24 --head-dim 128 --ranks 2
+
+step "Run both layers with real numbers on CPU ranks"
+job run-moe.json run moe --backend cpu --hidden 512 --intermediate 256 --experts 16 --topk 4 \
+  --tokens 256 --ranks 4 --routing zipf:1.2
+job run-ulysses.json run ulysses --backend cpu --seq 512 --heads 8 --head-dim 64 --ranks 4
+
+step "Report"
+"$xstage" predict --profile "$out/profile.json" --producers 132 --bytes 32768 --gap-us 5 \
+  --json >"$out/prediction.json" || die "'xstage predict' ended with exit code $?"
+python3 scripts/demo_summary.py "$out"
+"$xstage" report "$out" || die "'xstage report' ended with exit code $?"
+
+printf '\nDone in %d s. Open %s in a browser; it needs no network.\n' \
+  $((SECONDS - started_at)) "$PWD/$out/report.html"
