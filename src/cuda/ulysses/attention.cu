@@ -1,0 +1,184 @@
+#include "cuda/ulysses/attention.hpp"
+
+#include <string>
+
+#include "cuda/ulysses/launch.cuh"
+
+namespace xstage::ulysses {
+namespace {
+
+using layout::TensorView;
+
+std::string shape_text(const TensorView& v) {
+  std::string out;
+  for (const std::int64_t size : v.shape)
+    out.append(out.empty() ? "[" : ", ").append(std::to_string(size));
+  return out.append("]");
+}
+
+Result<bool> check(const AttentionInputs& in) {
+  const struct {
+    const TensorView& view;
+    const char* name;
+  } views[] = {{in.query, "query"}, {in.key, "key"}, {in.value, "value"}};
+  for (const auto& [view, name] : views) {
+    if (view.type != layout::ScalarType::kBf16)
+      return bad_input("attention takes bfloat16", name, "another type", "bfloat16");
+    for (int i = 0; i < 4; ++i)
+      if (view.shape[i] < 1 || view.shape[i] > INT32_MAX)
+        return bad_input("a dimension is out of range", name, shape_text(view), "1 to 2147483647");
+    if (view.shape[0] != in.query.shape[0] || view.shape[3] != in.query.shape[3])
+      return bad_input("batch and head_dim must be the query's", name, shape_text(view),
+                       shape_text(in.query));
+  }
+  const std::int64_t head_dim = in.query.shape[3];
+  if (head_dim != 64 && head_dim != 128)
+    return bad_input("this head_dim has no kernel", "head_dim", std::to_string(head_dim),
+                     "64 or 128");
+  if (in.key.shape[1] != in.value.shape[1] || in.key.shape[2] != in.value.shape[2])
+    return bad_input("keys and values differ in shape", "value", shape_text(in.value),
+                     shape_text(in.key));
+  if (in.query.shape[2] % in.key.shape[2] != 0)
+    return bad_input("the query heads do not divide by the key heads", "key",
+                     std::to_string(in.key.shape[2]),
+                     "a divisor of " + std::to_string(in.query.shape[2]));
+  if (!(in.scale >= 0) || !std::isfinite(in.scale))
+    return bad_input("the scale of the logits is out of range", "scale", std::to_string(in.scale),
+                     "a positive number, or 0 for 1/sqrt(head_dim)");
+  for (const auto& [view, name] : views)
+    if (const std::optional<Error> bad = why_no_box(view, name)) return *bad;
+  return true;
+}
+
+/// Runs `make` for the tiling of this head_dim.
+template <class Make>
+auto with_tiling(std::int64_t head_dim, Make&& make) {
+  return head_dim == 128 ? make(Tiling128{}) : make(Tiling64{});
+}
+
+template <class T>
+schedule::UlyssesOrder order_of(const Params& params, std::int64_t batch,
+                                schedule::UlyssesOrderKind kind) {
+  schedule::RowRange own[schedule::UlyssesOrder::kMaxRanges];
+  std::int32_t ranges = 0;
+  for (std::int32_t i = 0; i < params.segment_count; ++i)
+    if (params.segments[i].rank == params.rank && ranges < schedule::UlyssesOrder::kMaxRanges)
+      own[ranges++] = {params.segments[i].begin, params.segments[i].end};
+  return {kind, batch * params.heads, params.rows, T::kBlockM, own, ranges};
+}
+
+template <class T>
+Result<bool> fill_local(const AttentionInputs& in, const TensorView& output, Params& params) {
+  const Result<bool> inputs = fill_inputs<T>(in, params);
+  if (!inputs.ok()) return inputs;
+  params.segment_count = 1;
+  params.segments[0] = {0, params.rows, 0, 0};
+  params.order = order_of<T>(params, in.query.shape[0], schedule::UlyssesOrderKind::kRowMajor);
+  return fill_target<T>(output, 0, 0, params);
+}
+
+template <class T>
+Result<bool> fill_fused(const AttentionInputs& in, const FusedOutput& out, Params& params) {
+  const Result<bool> inputs = fill_inputs<T>(in, params);
+  if (!inputs.ok()) return inputs;
+  const layout::UlyssesConfig& config = out.layout.config;
+  const layout::HeadShare own =
+      layout::heads_of(config.heads, config.kv_heads, config.ranks, out.rank);
+  params.fused = true;
+  params.ranks = config.ranks;
+  params.rank = out.rank;
+  params.first_head = static_cast<std::int32_t>(own.query.begin);
+  params.segment_count = config.segment_count;
+  std::copy_n(config.segments, config.segment_count, params.segments);
+  params.order = order_of<T>(params, config.batch, config.order);
+  const std::int64_t received =
+      layout::rows_received(config.segments, config.segment_count, out.rank);
+  for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
+    const std::int64_t rows = layout::rows_received(config.segments, config.segment_count, rank);
+    for (std::int32_t slot = 0; slot < kSlots && rows > 0; ++slot) {
+      TensorView view = TensorView::contiguous(
+          out.layout.output_row(out.symmetric[rank], slot, rows, 0, 0, 0),
+          layout::ScalarType::kBf16, config.batch, rows, config.heads, config.head_dim);
+      if (config.output_order == layout::OutputOrder::kHeadsRows) {
+        view.stride[1] = config.head_dim;
+        view.stride[2] = rows * config.head_dim;
+      }
+      const Result<bool> target = fill_target<T>(view, slot, rank, params);
+      if (!target.ok()) return target;
+    }
+    params.signals.arrived[rank] = out.layout.output_word(out.symmetric[rank], 0, 0);
+    params.signals.stop_words[rank] = out.layout.stop_word(out.symmetric[rank]);
+    const layout::HeadShare theirs =
+        layout::heads_of(config.heads, config.kv_heads, config.ranks, rank);
+    params.signals.expected[rank] = config.batch * theirs.query.count * received;
+  }
+  params.signals.epoch = out.layout.word(out.workspace, 1, layout::UlyssesWord::kEpoch);
+  params.signals.barrier = out.layout.word(out.workspace, 1, layout::UlyssesWord::kBarrier);
+  params.signals.records = out.records;
+  params.signals.limit_ns = out.limit_ns;
+  return true;
+}
+
+}  // namespace
+
+Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& output) {
+  const Result<bool> good = check(in);
+  if (!good.ok()) return good.error();
+  for (int i = 0; i < 4; ++i)
+    if (output.shape[i] != in.query.shape[i])
+      return bad_input("the output must have the shape of the queries", "output",
+                       shape_text(output), shape_text(in.query));
+  auto params = std::make_shared<Params>();
+  Attention attention;
+  attention.head_dim_ = in.query.shape[3];
+  return with_tiling(attention.head_dim_, [&](auto tiling) -> Result<Attention> {
+    using T = decltype(tiling);
+    const Result<bool> filled = fill_local<T>(in, output, *params);
+    if (!filled.ok()) return filled.error();
+    const Result<int> grid = grid_of<T>(*params);
+    if (!grid.ok()) return grid.error();
+    attention.grid_ = grid.value();
+    attention.params_ = std::move(params);
+    return attention;
+  });
+}
+
+Result<Attention> Attention::fused(const AttentionInputs& in, const FusedOutput& output) {
+  const Result<bool> good = check(in);
+  if (!good.ok()) return good.error();
+  const layout::UlyssesConfig& config = output.layout.config;
+  if (!output.layout.valid || config.ranks < 1 || config.ranks > kMaxRanks)
+    return bad_input("this number of ranks has no fused output", "ranks",
+                     std::to_string(config.ranks), "1 to 8, with a valid layout");
+  if (config.ring != 1)
+    return bad_input("a ring's partial results are not final, so they cannot be sent", "ring",
+                     std::to_string(config.ring), "1, or a local output with its log-sum-exp");
+  const layout::HeadShare own =
+      layout::heads_of(config.heads, config.kv_heads, config.ranks, output.rank);
+  const std::int64_t wanted[4] = {config.batch, config.rows, own.query.count, config.head_dim};
+  for (int i = 0; i < 4; ++i)
+    if (in.query.shape[i] != wanted[i])
+      return bad_input("the queries do not fit the layout", "query", shape_text(in.query),
+                       "[batch, rows, heads of this rank, head_dim] of the layout");
+  auto params = std::make_shared<Params>();
+  Attention attention;
+  attention.head_dim_ = config.head_dim;
+  return with_tiling(attention.head_dim_, [&](auto tiling) -> Result<Attention> {
+    using T = decltype(tiling);
+    const Result<bool> filled = fill_fused<T>(in, output, *params);
+    if (!filled.ok()) return filled.error();
+    const Result<int> grid = grid_of<T>(*params);
+    if (!grid.ok()) return grid.error();
+    attention.grid_ = grid.value();
+    attention.params_ = std::move(params);
+    return attention;
+  });
+}
+
+Result<bool> Attention::launch(void* stream) const {
+  return with_tiling(head_dim_, [&](auto tiling) {
+    return ulysses::launch<decltype(tiling)>(*params_, grid_, static_cast<cudaStream_t>(stream));
+  });
+}
+
+}  // namespace xstage::ulysses

@@ -1,0 +1,61 @@
+// Attention forward on Hopper (compute capability 9.0): bf16, head_dim 64 or 128, no mask but a key
+// length per batch entry.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "xstage/layout/tensor_view.hpp"
+#include "xstage/layout/ulysses.hpp"
+#include "xstage/result.hpp"
+#include "xstage/sync/wait.hpp"
+
+namespace xstage::ulysses {
+
+struct Params;
+
+/// Tensors [batch, rows, heads, head_dim] in device memory, of this rank's heads; any strides that
+/// are multiples of 8 elements, the last dimension dense.
+struct AttentionInputs {
+  layout::TensorView query, key, value;
+  /// [batch] in device memory: keys from there on have no weight (their values must be finite).
+  /// 0 gives zeros and a log-sum-exp of −inf. Null: all keys.
+  const std::int32_t* key_lengths = nullptr;
+  float scale = 0;       ///< of the logits, positive; 0 means 1/sqrt(head_dim)
+  float* lse = nullptr;  ///< [batch][heads][rows] fp32 in device memory, or null: not wanted
+};
+
+/// Where a fused output goes; see layout/ulysses.hpp.
+struct FusedOutput {
+  layout::UlyssesLayout layout;
+  std::int32_t rank = 0;
+  void* const* symmetric = nullptr;     ///< [ranks], as this GPU addresses them
+  void* workspace = nullptr;            ///< of this rank, zero before the first launch
+  sync::WaitRecord* records = nullptr;  ///< [SMs], device or pinned memory
+  std::uint64_t limit_ns = 2'000'000'000;
+};
+
+/// A launch, made ready once: it may then be repeated and captured. Nothing is allocated later.
+class Attention {
+ public:
+  /// To `output`, a tensor of the shape of the queries. The current device is used.
+  static Result<Attention> local(const AttentionInputs& in, const layout::TensorView& output);
+
+  /// Each output row to the rank that owns it. All ranks must launch the same number of times, and
+  /// their launches must be able to run at the same time: one GPU a rank. The kernel ends when this
+  /// rank's own rows have arrived.
+  static Result<Attention> fused(const AttentionInputs& in, const FusedOutput& output);
+
+  /// `stream`: a cudaStream_t.
+  Result<bool> launch(void* stream) const;
+
+  int blocks() const { return grid_; }
+
+ private:
+  Attention() = default;
+  std::shared_ptr<const Params> params_;
+  std::int64_t head_dim_ = 0;
+  int grid_ = 0;
+};
+
+}  // namespace xstage::ulysses

@@ -1,0 +1,73 @@
+// From tensors to a launch of one shape of the attention kernel.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/probe/check.cuh"
+#include "cuda/ulysses/attention.hpp"
+#include "cuda/ulysses/attention_kernel.cuh"
+#include "cuda/ulysses/tensor_map.hpp"
+
+namespace xstage::ulysses {
+
+/// Fills what a local and a fused launch have in common.
+template <class T>
+Result<bool> fill_inputs(const AttentionInputs& in, Params& params) {
+  const auto load = [](CUtensorMap& map, const layout::TensorView& view, std::int32_t rows,
+                       const char* name) -> Result<bool> {
+    const Result<CUtensorMap> made = box_map(view, rows, T::kChunks, name);
+    if (!made.ok()) return made.error();
+    map = made.value();
+    return true;
+  };
+  for (const Result<bool>& made : {load(params.query, in.query, T::kBlockM, "query"),
+                                   load(params.key, in.key, T::kBlockN, "key"),
+                                   load(params.value, in.value, T::kBlockN, "value")})
+    if (!made.ok()) return made.error();
+  params.key_lengths = in.key_lengths;
+  params.lse = in.lse;
+  params.rows = in.query.shape[1];
+  params.key_rows = static_cast<std::int32_t>(in.key.shape[1]);
+  params.heads = static_cast<std::int32_t>(in.query.shape[2]);
+  params.group = static_cast<std::int32_t>(in.query.shape[2] / in.key.shape[2]);
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<double>(T::kHeadDim));
+  params.scale_log2 = static_cast<float>(scale * kLog2E);
+  return true;
+}
+
+template <class T>
+Result<bool> fill_target(const layout::TensorView& view, int slot, int rank, Params& params) {
+  const Result<CUtensorMap> map = box_map(view, T::kRowsPerGroup, T::kChunks, "output");
+  if (!map.ok()) return map.error();
+  params.output[slot][rank] = map.value();
+  params.target[slot][rank] = {static_cast<std::uint16_t*>(view.data), view.stride[0],
+                               view.stride[1], view.stride[2]};
+  params.target_rows[rank] = view.shape[1];
+  return true;
+}
+
+/// One block an SM, fewer where there are fewer tiles.
+template <class T>
+Result<int> grid_of(const Params& params) {
+  int device = 0, sms = 0;
+  XSTAGE_CUDA_TRY(cudaGetDevice(&device));
+  XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  return static_cast<int>(
+      std::min<std::uint64_t>(params.order.size(), static_cast<std::uint64_t>(sms)));
+}
+
+template <class T>
+Result<bool> launch(const Params& params, int grid, cudaStream_t stream) {
+  const auto kernel = attention_forward<T>;
+  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(sizeof(Shared<T>))));
+  kernel<<<static_cast<unsigned>(grid), T::kThreads, sizeof(Shared<T>), stream>>>(params);
+  XSTAGE_CUDA_TRY(cudaGetLastError());
+  return true;
+}
+
+}  // namespace xstage::ulysses

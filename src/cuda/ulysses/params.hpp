@@ -1,0 +1,59 @@
+// What one launch of the attention kernel reads: by value, so that a captured graph holds it whole.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "xstage/layout/segments.hpp"
+#include "xstage/schedule/ulysses.hpp"
+#include "xstage/sync/wait.hpp"
+
+namespace xstage::ulysses {
+
+inline constexpr int kMaxRanks = 8;
+inline constexpr int kSlots = 2;
+inline constexpr int kMaxSegments = 80;
+
+/// The output tensor of one destination, one slot.
+struct Target {
+  std::uint16_t* data = nullptr;
+  std::int64_t batch_stride = 0;  ///< in elements
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// Signals of a fused launch; see sync/arrivals.hpp.
+struct Signals {
+  std::uint64_t* arrived[kMaxRanks] = {};     ///< [slot][source] words, in each rank's buffer
+  std::uint64_t* stop_words[kMaxRanks] = {};  ///< in each rank's buffer
+  std::uint64_t* epoch = nullptr;             ///< this rank's workspace, like the next
+  std::uint64_t* barrier = nullptr;
+  sync::WaitRecord* records = nullptr;    ///< one a block
+  std::int64_t expected[kMaxRanks] = {};  ///< pieces that each source sends here
+  std::uint64_t limit_ns = 0;
+};
+
+struct Params {
+  CUtensorMap query, key, value;
+  CUtensorMap output[kSlots][kMaxRanks];
+  Target target[kSlots][kMaxRanks];
+  std::int64_t target_rows[kMaxRanks] = {};
+  layout::RowSegment segments[kMaxSegments] = {};
+  Signals signals;
+  schedule::UlyssesOrder order;
+  const std::int32_t* key_lengths = nullptr;  ///< [batch]; null: all keys
+  float* lse = nullptr;                       ///< [batch][heads][rows], natural logarithm; or null
+  std::int64_t rows = 0;
+  std::int32_t key_rows = 0;
+  std::int32_t heads = 0;       ///< of this rank
+  std::int32_t group = 1;       ///< query heads a key head
+  std::int32_t first_head = 0;  ///< of this rank among all heads of the output
+  std::int32_t segment_count = 0;
+  std::int32_t ranks = 1;
+  std::int32_t rank = 0;
+  bool fused = false;
+  float scale_log2 = 0;  ///< logits scale · log2 e
+};
+
+}  // namespace xstage::ulysses

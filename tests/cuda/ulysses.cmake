@@ -1,0 +1,7 @@
+# Attention: on a GPU where there is one; its machine code everywhere.
+xstage_test(ulysses_attention_test SOURCES ulysses_attention_test.cu
+  LIBRARIES xstage_ulysses xstage_cuda_flags)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME ulysses_machine_code
+  COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ulysses_code.py
+          ${PROJECT_BINARY_DIR}/cuda-tools $<FILTER:$<TARGET_OBJECTS:xstage_ulysses>,INCLUDE,attention>)

@@ -1,0 +1,197 @@
+// Attention on a GPU against the definition in double precision. Skipped where there is no GPU.
+#include "ulysses_gpu.cuh"
+
+namespace xstage::ulysses::test {
+namespace {
+
+using layout::ScalarType;
+using layout::TensorView;
+
+struct Case {
+  std::int64_t batch = 1, rows = 1, keys = 1, heads = 1, group = 1, head_dim = 128;
+  float scale = 0, amplitude = 1;
+  bool heads_first = false;  ///< stored as [batch, heads, rows, head_dim]
+  std::vector<std::int32_t> key_lengths = {};
+  std::int64_t row_step = 1;
+};
+
+TensorView view(std::uint16_t* data, const Case& c, std::int64_t rows, std::int64_t heads) {
+  TensorView out =
+      TensorView::contiguous(data, ScalarType::kBf16, c.batch, rows, heads, c.head_dim);
+  if (c.heads_first) {
+    out.stride[1] = c.head_dim;
+    out.stride[2] = rows * c.head_dim;
+  }
+  return out;
+}
+
+// bf16 rounds weights and results to 2^-9 each, which is 2.3e-3 in norm for weights that average.
+constexpr double kAllowed = 3.5e-3;
+
+void expect_right(const Case& c) {
+  const std::int64_t query_count = c.batch * c.rows * c.heads * c.head_dim;
+  const std::int64_t key_count = c.batch * c.keys * (c.heads / c.group) * c.head_dim;
+  DeviceArray<std::uint16_t> query(query_count), key(key_count), value(key_count),
+      output(query_count);
+  DeviceArray<float> lse(c.batch * c.heads * c.rows);
+  fill(query.get(), query_count, 1, c.amplitude);
+  fill(key.get(), key_count, 2, c.amplitude);
+  fill(value.get(), key_count, 3);
+  output.set_bytes(0xff);  // not a number
+  lse.set_bytes(0xff);
+  AttentionInputs in;
+  in.query = view(query.get(), c, c.rows, c.heads);
+  in.key = view(key.get(), c, c.keys, c.heads / c.group);
+  in.value = view(value.get(), c, c.keys, c.heads / c.group);
+  in.scale = c.scale;
+  in.lse = lse.get();
+  DeviceArray<std::int32_t> lengths(c.batch);
+  if (!c.key_lengths.empty()) {
+    CUDA_OK(cudaMemcpy(lengths.get(), c.key_lengths.data(), c.key_lengths.size() * 4,
+                       cudaMemcpyHostToDevice));
+    in.key_lengths = lengths.get();
+  }
+  const TensorView out = view(output.get(), c, c.rows, c.heads);
+  const Result<Attention> attention = Attention::local(in, out);
+  ASSERT_TRUE(attention.ok()) << attention.error().message();
+  const Result<bool> launched = attention.value().launch(nullptr);
+  ASSERT_TRUE(launched.ok()) << launched.error().message();
+  CUDA_OK(cudaDeviceSynchronize());
+  const Difference found = compare(in, out, c.row_step);
+  EXPECT_EQ(0u, found.not_finite);
+  EXPECT_EQ(0u, found.wrong_lse);
+  EXPECT_LE(std::sqrt(found.error), kAllowed * std::sqrt(found.norm))
+      << "relative error " << std::sqrt(found.error / found.norm);
+}
+
+class Attention9 : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  void SetUp() override {
+    if (gpus() < 1) GTEST_SKIP() << "needs a GPU of compute capability 9.0";
+  }
+  Case with(Case c) const {
+    c.head_dim = GetParam();
+    return c;
+  }
+};
+
+TEST_P(Attention9, WholeTiles) { expect_right(with({.rows = 384, .keys = 640, .heads = 3})); }
+
+TEST_P(Attention9, EveryLengthAroundATile) {
+  for (const std::int64_t keys : {1, 15, 16, 17, 127, 128, 129, 159, 160, 161, 319, 320, 321})
+    for (const std::int64_t rows : {1, 63, 64, 65, 127, 128, 129, 191, 192, 193})
+      expect_right(with({.rows = rows, .keys = keys, .heads = 2}));
+}
+
+TEST_P(Attention9, MoreTilesThanBlocks) {
+  expect_right(with({.batch = 2, .rows = 1111, .keys = 777, .heads = 20}));
+}
+
+TEST_P(Attention9, GroupedHeads) {
+  expect_right(with({.batch = 2, .rows = 200, .keys = 300, .heads = 12, .group = 4}));
+  expect_right(with({.rows = 200, .keys = 300, .heads = 7, .group = 7}));
+}
+
+TEST_P(Attention9, KeyLengths) {
+  expect_right(with(
+      {.batch = 5, .rows = 300, .keys = 700, .heads = 2, .key_lengths = {0, 1, 700, 333, 480}}));
+}
+
+TEST_P(Attention9, Scale) {
+  expect_right(with({.rows = 300, .keys = 500, .heads = 2, .scale = 0.3f}));
+}
+
+TEST_P(Attention9, LargeLogits) {
+  expect_right(with({.rows = 300, .keys = 1000, .heads = 2, .amplitude = 8}));
+}
+
+TEST_P(Attention9, HeadsBeforeRows) {
+  expect_right(with({.batch = 2, .rows = 333, .keys = 444, .heads = 3, .heads_first = true}));
+}
+
+TEST_P(Attention9, MoreThan2To31Elements) {
+  const std::int64_t rows = (std::int64_t{1} << 31) / (16 * GetParam()) + 100;
+  std::size_t free = 0, total = 0;
+  CUDA_OK(cudaMemGetInfo(&free, &total));
+  if (free < (std::size_t{12} << 30)) GTEST_SKIP() << "needs 12 GiB of device memory";
+  expect_right(with({.rows = rows, .keys = 192, .heads = 16, .row_step = 9973}));
+}
+
+TEST_P(Attention9, CapturedAndReplayed) {
+  const Case c = with({.rows = 500, .keys = 500, .heads = 4});
+  const std::int64_t count = c.rows * c.heads * c.head_dim;
+  DeviceArray<std::uint16_t> query(count), key(count), value(count), output(count);
+  AttentionInputs in;
+  in.query = view(query.get(), c, c.rows, c.heads);
+  in.key = view(key.get(), c, c.rows, c.heads);
+  in.value = view(value.get(), c, c.rows, c.heads);
+  const TensorView out = view(output.get(), c, c.rows, c.heads);
+  const Result<Attention> attention = Attention::local(in, out);
+  ASSERT_TRUE(attention.ok()) << attention.error().message();
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  CUDA_OK(cudaStreamCreate(&stream));
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  EXPECT_TRUE(attention.value().launch(stream).ok());
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphInstantiate(&replay, graph, 0));
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    fill(query.get(), count, 3 * round);
+    fill(key.get(), count, 3 * round + 1);
+    fill(value.get(), count, 3 * round + 2);
+    output.set_bytes(0xff);
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaGraphLaunch(replay, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    const Difference found = compare(in, out);
+    EXPECT_EQ(0u, found.not_finite);
+    EXPECT_LE(std::sqrt(found.error), kAllowed * std::sqrt(found.norm));
+  }
+  cudaGraphExecDestroy(replay);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+INSTANTIATE_TEST_SUITE_P(HeadDim, Attention9, ::testing::Values(64, 128));
+
+// Refusals come before anything is asked of a driver, so they are tested everywhere.
+AttentionInputs good_inputs() {
+  static std::uint16_t memory[16];  // an address; nothing is read
+  AttentionInputs in;
+  in.query = in.key = in.value = TensorView::contiguous(memory, ScalarType::kBf16, 2, 8, 4, 128);
+  return in;
+}
+
+void expect_refused(const AttentionInputs& in, const std::string& field) {
+  const Result<Attention> made = Attention::local(in, in.query);
+  ASSERT_FALSE(made.ok()) << field;
+  EXPECT_EQ(ErrorKind::kBadInput, made.error().kind) << made.error().message();
+  EXPECT_EQ(field, made.error().field) << made.error().message();
+  EXPECT_FALSE(made.error().allowed.empty());
+}
+
+TEST(AttentionInput, IsRefusedByName) {
+  const auto with = [](auto change) {
+    AttentionInputs in = good_inputs();
+    change(in);
+    return in;
+  };
+  expect_refused(with([](auto& in) { in.key.type = ScalarType::kFp16; }), "key");
+  expect_refused(with([](auto& in) { in.query.shape[1] = 0; }), "query");
+  expect_refused(with([](auto& in) { in.value.shape[0] = 3; }), "value");
+  expect_refused(with([](auto& in) { in.value.shape[1] = 9; }), "value");
+  expect_refused(with([](auto& in) { in.key.shape[2] = in.value.shape[2] = 3; }), "key");
+  expect_refused(
+      with([](auto& in) { in.query.shape[3] = in.key.shape[3] = in.value.shape[3] = 96; }),
+      "head_dim");
+  expect_refused(with([](auto& in) { in.scale = -1; }), "scale");
+  expect_refused(with([](auto& in) { in.scale = NAN; }), "scale");
+  expect_refused(with([](auto& in) { in.query.stride[3] = 2; }), "query.stride[3]");
+  expect_refused(with([](auto& in) { in.key.stride[1] = 4 * 128 + 4; }), "key.stride[1]");
+  expect_refused(with([](auto& in) { in.value.stride[0] = 0; }), "value.stride[0]");
+  expect_refused(with([](auto& in) { in.key.data = static_cast<char*>(in.key.data) + 2; }), "key");
+}
+
+}  // namespace
+}  // namespace xstage::ulysses::test
