@@ -1,6 +1,8 @@
 # Attention: on a GPU where there is one; its machine code everywhere.
-xstage_test(ulysses_attention_test SOURCES ulysses_attention_test.cu
-  LIBRARIES xstage_ulysses xstage_cuda_flags)
+foreach(name attention fused)
+  xstage_test(ulysses_${name}_test SOURCES ulysses_${name}_test.cu
+    LIBRARIES xstage_ulysses xstage_cuda_flags)
+endforeach()
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME ulysses_machine_code
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ulysses_code.py

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "cuda/ulysses/launch.cuh"
+#include "cuda/ulysses/signals.hpp"
 
 namespace xstage::ulysses {
 namespace {
@@ -62,7 +63,8 @@ schedule::UlyssesOrder order_of(const Params& params, std::int64_t batch,
   schedule::RowRange own[schedule::UlyssesOrder::kMaxRanges];
   std::int32_t ranges = 0;
   for (std::int32_t i = 0; i < params.segment_count; ++i)
-    if (params.segments[i].rank == params.rank && ranges < schedule::UlyssesOrder::kMaxRanges)
+    if (params.segments[i].rank == params.signals.rank &&
+        ranges < schedule::UlyssesOrder::kMaxRanges)
       own[ranges++] = {params.segments[i].begin, params.segments[i].end};
   return {kind, batch * params.heads, params.rows, T::kBlockM, own, ranges};
 }
@@ -78,18 +80,17 @@ Result<bool> fill_local(const AttentionInputs& in, const TensorView& output, Par
 }
 
 template <class T>
-Result<bool> fill_fused(const AttentionInputs& in, const FusedOutput& out, Params& params) {
+Result<bool> fill_fused(const AttentionInputs& in, const RankMemory& out, Params& params) {
   const Result<bool> inputs = fill_inputs<T>(in, params);
   if (!inputs.ok()) return inputs;
   const layout::UlyssesConfig& config = out.layout.config;
   const layout::HeadShare own =
       layout::heads_of(config.heads, config.kv_heads, config.ranks, out.rank);
   params.fused = true;
-  params.ranks = config.ranks;
-  params.rank = out.rank;
   params.first_head = static_cast<std::int32_t>(own.query.begin);
   params.segment_count = config.segment_count;
   std::copy_n(config.segments, config.segment_count, params.segments);
+  params.signals = signals_of(out, kAttention);
   params.order = order_of<T>(params, config.batch, config.order);
   const std::int64_t received =
       layout::rows_received(config.segments, config.segment_count, out.rank);
@@ -106,16 +107,10 @@ Result<bool> fill_fused(const AttentionInputs& in, const FusedOutput& out, Param
       const Result<bool> target = fill_target<T>(view, slot, rank, params);
       if (!target.ok()) return target;
     }
-    params.signals.arrived[rank] = out.layout.output_word(out.symmetric[rank], 0, 0);
-    params.signals.stop_words[rank] = out.layout.stop_word(out.symmetric[rank]);
     const layout::HeadShare theirs =
         layout::heads_of(config.heads, config.kv_heads, config.ranks, rank);
     params.signals.expected[rank] = config.batch * theirs.query.count * received;
   }
-  params.signals.epoch = out.layout.word(out.workspace, 1, layout::UlyssesWord::kEpoch);
-  params.signals.barrier = out.layout.word(out.workspace, 1, layout::UlyssesWord::kBarrier);
-  params.signals.records = out.records;
-  params.signals.limit_ns = out.limit_ns;
   return true;
 }
 
@@ -143,7 +138,7 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
   });
 }
 
-Result<Attention> Attention::fused(const AttentionInputs& in, const FusedOutput& output) {
+Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& output) {
   const Result<bool> good = check(in);
   if (!good.ok()) return good.error();
   const layout::UlyssesConfig& config = output.layout.config;

@@ -5,10 +5,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "cuda/ulysses/rank_memory.hpp"
 #include "xstage/layout/tensor_view.hpp"
-#include "xstage/layout/ulysses.hpp"
 #include "xstage/result.hpp"
-#include "xstage/sync/wait.hpp"
 
 namespace xstage::ulysses {
 
@@ -25,16 +24,6 @@ struct AttentionInputs {
   float* lse = nullptr;  ///< [batch][heads][rows] fp32 in device memory, or null: not wanted
 };
 
-/// Where a fused output goes; see layout/ulysses.hpp.
-struct FusedOutput {
-  layout::UlyssesLayout layout;
-  std::int32_t rank = 0;
-  void* const* symmetric = nullptr;     ///< [ranks], as this GPU addresses them
-  void* workspace = nullptr;            ///< of this rank, zero before the first launch
-  sync::WaitRecord* records = nullptr;  ///< [SMs], device or pinned memory
-  std::uint64_t limit_ns = 2'000'000'000;
-};
-
 /// A launch, made ready once: it may then be repeated and captured. Nothing is allocated later.
 class Attention {
  public:
@@ -44,7 +33,7 @@ class Attention {
   /// Each output row to the rank that owns it. All ranks must launch the same number of times, and
   /// their launches must be able to run at the same time: one GPU a rank. The kernel ends when this
   /// rank's own rows have arrived.
-  static Result<Attention> fused(const AttentionInputs& in, const FusedOutput& output);
+  static Result<Attention> fused(const AttentionInputs& in, const RankMemory& output);
 
   /// `stream`: a cudaStream_t.
   Result<bool> launch(void* stream) const;

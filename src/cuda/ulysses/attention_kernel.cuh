@@ -39,11 +39,11 @@ __device__ __forceinline__ void produce(const Params& params, Shared<T>& shared)
     wait_for(&shared.stored, 0);
     return;
   }
-  static_assert(sizeof(FusedSignals<T>) <= sizeof(shared.signals));
-  auto& signals = *new (shared.signals) FusedSignals<T>(params, shared);
+  static_assert(sizeof(LaunchSignals) <= sizeof(shared.signals));
+  auto& signals = *new (shared.signals) LaunchSignals(params.signals, sync::Site::kOutputPieces);
   producer.run(signals.begin());
   wait_for(&shared.stored, 0);
-  signals.end();
+  signals.end(shared.sent);
 }
 
 template <class T>

@@ -32,7 +32,7 @@ class Output {
                            [&](const layout::SegmentPiece& piece) {
                              if (piece.rank != layout::kAllRanks)
                                return store_piece(note, begin, piece, piece.rank);
-                             for (std::int32_t rank = 0; rank < params_.ranks; ++rank)
+                             for (std::int32_t rank = 0; rank < params_.signals.ranks; ++rank)
                                store_piece(note, begin, piece, rank);
                            });
   }

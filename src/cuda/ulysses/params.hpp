@@ -23,8 +23,10 @@ struct Target {
   std::int64_t head_stride = 0;
 };
 
-/// Signals of a fused launch; see sync/arrivals.hpp.
+/// Signals of a launch that stores to other ranks; see sync/arrivals.hpp.
 struct Signals {
+  std::int32_t ranks = 1;
+  std::int32_t rank = 0;
   std::uint64_t* arrived[kMaxRanks] = {};     ///< [slot][source] words, in each rank's buffer
   std::uint64_t* stop_words[kMaxRanks] = {};  ///< in each rank's buffer
   std::uint64_t* epoch = nullptr;             ///< this rank's workspace, like the next
@@ -50,8 +52,6 @@ struct Params {
   std::int32_t group = 1;       ///< query heads a key head
   std::int32_t first_head = 0;  ///< of this rank among all heads of the output
   std::int32_t segment_count = 0;
-  std::int32_t ranks = 1;
-  std::int32_t rank = 0;
   bool fused = false;
   float scale_log2 = 0;  ///< logits scale · log2 e
 };
