@@ -5,6 +5,7 @@
 
 #include "cli/inputs.hpp"
 #include "cli/provenance.hpp"
+#include "cli/schedule_validation.hpp"
 #include "cli/validation.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
@@ -18,6 +19,7 @@ using nlohmann::json;
 struct ValidateVerb {
   std::string profile;
   std::vector<std::string> samples;
+  std::string schedule_samples;
   std::string out;
   bool folds = false;
   int gpu = 0;
@@ -93,7 +95,10 @@ int run_validate(const Console& console, const ValidateVerb& verb) {
     set.merge(std::move(one));
   }
   const std::vector<model::PointError> errors = model::errors(profile, set.samples, verb.gpu);
-  if (errors.empty() && shares.empty())
+  if (verb.samples.empty() && verb.schedule_samples.empty())
+    return console.fail(bad_input("there is nothing to validate against", "--samples", "not given",
+                                  "--samples FILE, --schedule-samples FILE, or both"));
+  if (!verb.samples.empty() && errors.empty() && shares.empty())
     return console.fail(
         bad_input("the profile says nothing about these samples", "--samples",
                   fmt::format("{} rows", set.samples.size()),
@@ -101,19 +106,25 @@ int run_validate(const Console& console, const ValidateVerb& verb) {
                   "count that the profile holds"));
   std::vector<std::filesystem::path> inputs = paths(verb.samples);
   inputs.insert(inputs.begin(), verb.profile);
+  if (!verb.schedule_samples.empty()) inputs.emplace_back(verb.schedule_samples);
   json document = error_tables(errors);
   document["format"] = "xstage.validation/1";
   document["provenance"] = provenance("validate", inputs);
   document["profile"] = reference(profile);
   document["series"] = std::move(curves);
   document["sm_shares"] = std::move(shares);
-  if (verb.folds) add_folds(console, set, document);
+  if (!verb.schedule_samples.empty()) {
+    console.log("simulating the measured schedules");
+    document["schedule"] = validate_schedule_samples(profile, verb.schedule_samples);
+  }
+  if (verb.folds && !verb.samples.empty()) add_folds(console, set, document);
   if (!verb.out.empty()) {
     const auto written = write_file(verb.out, document.dump() + "\n");
     if (!written) return console.fail(written.error(), std::move(document));
   }
   console.document(document);
-  print(console, document);
+  if (!verb.samples.empty()) print(console, document);
+  if (document.contains("schedule")) print_schedule_validation(console, document["schedule"]);
   return 0;
 }
 
@@ -123,7 +134,9 @@ void add_validate(CLI::App& app, Session& session) {
   auto options = std::make_shared<ValidateVerb>();
   CLI::App* verb = app.add_subcommand("validate", "Prediction error of a profile on samples");
   verb->add_option("--profile", options->profile, "profile of the node (JSON)")->required();
-  verb->add_option("--samples", options->samples, "sample files; may be repeated")->required();
+  verb->add_option("--samples", options->samples, "sample files; may be repeated");
+  verb->add_option("--schedule-samples", options->schedule_samples,
+                   "measured schedules (as synthetic_schedule.csv), simulated and compared");
   verb->add_flag("--folds", options->folds,
                  "also leave out every value of B, then of K, fit to the rest and predict it");
   verb->add_option("--gpu", options->gpu, "whose groups of SMs (0)");

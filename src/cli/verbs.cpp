@@ -52,6 +52,7 @@ int dispatch(int argc, const char* const* argv) {
   add_plan(app, session);
   add_report(app, session);
   add_run(app, session);
+  add_simulate(app, session);
   try {
     if (argc > 1 && argv[1][0] != '-' && !is_verb(app, argv[1]))
       throw Failure(bad_input("unknown verb", "verb", argv[1], verb_names(app)));

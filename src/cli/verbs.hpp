@@ -22,6 +22,7 @@ void add_plan(CLI::App& app, Session& session);
 void add_predict(CLI::App& app, Session& session);
 void add_report(CLI::App& app, Session& session);
 void add_run(CLI::App& app, Session& session);
+void add_simulate(CLI::App& app, Session& session);
 void add_validate(CLI::App& app, Session& session);
 
 /// Runs the command line. `argv` as in main; returns the exit code.

@@ -41,8 +41,8 @@ class Loop {
  private:
   struct Producer {
     double start = 0;
-    bool settled = true;  // nothing of the last burst sits inside the SM
-    bool gap_over = false;
+    double issued = 0;
+    int waits = 1;  // of the next burst: for the gap, and for what sits inside the SM
     std::int64_t bursts = 0;
     double issue_sum = 0;
     std::int64_t starts = 0;  // of bursts that count
@@ -67,8 +67,7 @@ class Loop {
         const int sm = wakes_.front().second;
         std::pop_heap(wakes_.begin(), wakes_.end(), std::greater<>());
         wakes_.pop_back();
-        state_[static_cast<std::size_t>(sm)].gap_over = true;
-        try_start(sm);
+        ready(sm);
       }
     }
   }
@@ -85,18 +84,26 @@ class Loop {
         ++producer.bursts;
         producer.issue_sum += now - producer.start;
       }
+      producer.issued = now;
       if (loop_.alignment == Alignment::kFree) wake(event.sm, now + loop_.gap_us);
     } else if (event.kind == EgressEvent::kSettled) {
-      producer.settled = true;
-      try_start(event.sm);
+      const double now = egress_.now();
+      if (now > producer.issued && loop_.residual_us > 0)
+        wake(event.sm, now + loop_.residual_us);
+      else
+        ready(event.sm);
     }
+  }
+
+  /// The gap is over, or what was inside the SM has gone; the next burst needs both.
+  void ready(int sm) {
+    if (--state_[static_cast<std::size_t>(sm)].waits <= 0) try_start(sm);
   }
 
   void try_start(int sm) {
     Producer& producer = state_[static_cast<std::size_t>(sm)];
-    if (!producer.gap_over || !producer.settled) return;
     if (loop_.alignment == Alignment::kFree && egress_.now() >= loop_.window_us) return;
-    producer.gap_over = producer.settled = false;
+    producer.waits = 2;
     producer.start = egress_.now();
     if (producer.start >= loop_.window_us / 4 && producer.starts++ == 0)
       producer.first_start = producer.start;

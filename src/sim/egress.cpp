@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 
 namespace xstage::sim {
 namespace {
@@ -213,9 +214,16 @@ void Egress::finish_issue(int index) {
   if (inside <= 0)
     events_.push_back({index, EgressEvent::kSettled, sm.tag});
   else
-    sm.marks.push_back({sm.level + inside, EgressEvent::kSettled, sm.tag});
-  const double before = sm.marks.empty() ? 0.0 : sm.marks.back().level;
-  sm.marks.push_back({std::max(before, sm.level + sm.queue), EgressEvent::kDrained, sm.tag});
+    add_mark(sm, {sm.level + inside, EgressEvent::kSettled, sm.tag});
+  add_mark(sm, {sm.level + sm.queue, EgressEvent::kDrained, sm.tag});
+}
+
+/// Marks stand in the order in which they are reached: what a burst left inside the SM goes on
+/// before the burst before it has drained, when the queue holds more than one.
+void Egress::add_mark(Sm& sm, const Mark& mark) {
+  auto at = sm.marks.end();
+  while (at != sm.marks.begin() && std::prev(at)->level > mark.level) --at;
+  sm.marks.insert(at, mark);
 }
 
 double Egress::next_level_of(const Sm& sm) const {

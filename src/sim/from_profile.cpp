@@ -103,7 +103,10 @@ Result<StoreModel> store_model(const model::Profile& profile, const StoreOptions
     out.fabric.push_back(std::move(p));
     if (out.order.empty()) out.order = std::move(order);
   }
-  if (mechanism.loop) out.residual = mechanism.loop->residue_bytes;
+  if (mechanism.loop) {
+    out.residual = mechanism.loop->residue_bytes;
+    out.residual_us = mechanism.loop->residue_offset_us;
+  }
   return out;
 }
 

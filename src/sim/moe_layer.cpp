@@ -187,9 +187,10 @@ Result<MoeChoice> choose_moe_schedule(const MoeSetup& setup, std::uint64_t seed,
   } else {
     choice.reason = fmt::format(
         "interleaved with a lead of {} rows: {:.0f} us against {:.0f} us for the expert wave, "
-        "whose "
-        "bursts stall an SM for {:.0f} us in place of {:.0f}",
-        fastest.schedule.lead, fastest.time_us, wave.time_us, wave.stall_us, fastest.stall_us);
+        "where an "
+        "SM stalls for {:.0f} us and waits {:.0f} us for Linear-1, in place of {:.0f} and {:.0f}",
+        fastest.schedule.lead, fastest.time_us, wave.time_us, wave.stall_us, wave.wait_us,
+        fastest.stall_us, fastest.wait_us);
   }
   return choice;
 }

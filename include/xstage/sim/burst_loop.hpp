@@ -19,9 +19,10 @@ enum class Alignment : std::uint8_t {
 struct BurstLoop {
   std::vector<int> producers;  ///< the SMs that store, one block each
   double bytes = 0;            ///< B, the same for all
-  double gap_us = 0;    ///< from the end of one burst's issue to the start of the next, at least
-  double issue_us = 0;  ///< T_iss0 of such a burst
-  double residual = 0;  ///< S of such a burst: the next burst's first store waits for it
+  double gap_us = 0;       ///< from the end of one burst's issue to the start of the next, at least
+  double issue_us = 0;     ///< T_iss0 of such a burst
+  double residual = 0;     ///< S of such a burst: the next burst's first store waits for it
+  double residual_us = 0;  ///< what that wait costs beside, where there is one
   Alignment alignment = Alignment::kFree;
   double window_us = 0;  ///< kFree: bursts that begin in its last three quarters count
   int bursts = 0;        ///< kIsolated: bursts a producer; all count

@@ -126,6 +126,7 @@ class Egress {
   void set_timer(int index, double time);
   void enter_full(int index);
   void finish_issue(int index);
+  static void add_mark(Sm& sm, const Mark& mark);
   void fire_timer(int index);
   void fire_level(int index);
   double served_with_luck(double bytes);

@@ -1,0 +1,75 @@
+#include "cli/moe_simulation.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace xstage::cli {
+
+Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,
+                                const sim::MoeOptions& options) {
+  // A simulation holds rows and SMs of all ranks; these keep it within minutes and a few GB.
+  constexpr int kMaxRanks = 72;
+  constexpr std::int64_t kMaxPairs = std::int64_t{1} << 28;
+  if (layer.ranks > kMaxRanks)
+    return bad_input("too many ranks to simulate", "--ranks", std::to_string(layer.ranks),
+                     "1 to 72");
+  if (layer.tokens * layer.ranks * layer.shape.topk > kMaxPairs)
+    return bad_input("too many (token, expert) pairs to simulate", "--tokens",
+                     std::to_string(layer.tokens), "tokens x ranks x k up to 2^28");
+  const auto routing = layer.make_routing();
+  if (!routing) return routing.error();
+  sim::MoeTraffic traffic;
+  traffic.ranks = layer.ranks;
+  traffic.experts = static_cast<int>(layer.shape.experts);
+  traffic.tokens.assign(
+      static_cast<std::size_t>(layer.shape.experts) * static_cast<std::size_t>(layer.ranks), 0);
+  std::int64_t tokens = 0;
+  for (int source = 0; source < layer.ranks; ++source) {
+    tokens = std::max(tokens, routing->ranks[static_cast<std::size_t>(source)].tokens);
+    const auto rows = routing->rows_of(source);
+    for (std::size_t e = 0; e < rows.size(); ++e)
+      traffic.tokens[e * static_cast<std::size_t>(layer.ranks) + static_cast<std::size_t>(source)] =
+          static_cast<std::uint32_t>(rows[e]);
+  }
+  sim::MoeLayerSpec spec;
+  spec.name = layer.shape.name;
+  spec.hidden = layer.shape.hidden;
+  spec.intermediate = layer.shape.intermediate;
+  spec.topk = layer.shape.topk;
+  spec.tokens = tokens;
+  switch (layer.weights) {
+    case shapes::WeightFormat::kW8A8: break;
+    case shapes::WeightFormat::kBf16: spec.weight_bytes = spec.activation_bytes = 2; break;
+    case shapes::WeightFormat::kW4A8: spec.weight_bytes = 0.5; break;
+  }
+  return sim::set_up_moe(profile, spec, traffic, options);
+}
+
+nlohmann::json candidate_json(const sim::MoeCandidate& c) {
+  const bool interleaved = c.schedule.kind == schedule::MoeScheduleKind::kInterleaved;
+  return {{"schedule", interleaved ? "interleaved" : "wave"},
+          {"lead", interleaved ? nlohmann::json(c.schedule.lead) : nlohmann::json()},
+          {"group", interleaved ? nlohmann::json() : nlohmann::json(c.schedule.group)},
+          {"time_us", c.time_us},
+          {"stall_us", c.stall_us},
+          {"method", "simulation"}};
+}
+
+nlohmann::json kernel_json(const sim::MoeSetup& setup) {
+  return {{"block_m", setup.kernel.tiling.block_m},
+          {"n1", setup.kernel.tiling.n1},
+          {"n2", setup.kernel.tiling.n2},
+          {"rows", setup.most_rows},
+          {"linear1_tile_us", setup.times.linear1_us},
+          {"linear2_tile_us", setup.times.linear2_us},
+          {"tile_times", setup.times.source},
+          {"tile_times_assumed", setup.times.assumed},
+          {"mechanism", name(setup.store.mechanism->mechanism)},
+          {"threads", setup.store.mechanism->threads},
+          {"staging", setup.kernel.staging},
+          {"remote_fraction", setup.remote_fraction},
+          {"tile_bytes", setup.tile_bytes},
+          {"slot_sum_us", setup.kernel.slot_sum_us}};
+}
+
+}  // namespace xstage::cli
