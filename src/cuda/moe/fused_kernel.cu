@@ -1,0 +1,283 @@
+// The fused MoE layer of one rank: one persistent kernel, a block an SM.
+//
+//   all warps     quantise own tokens, publish and read routes          prologue.cuh
+//   warp 8        loader: walks the schedule, waits, fetches steps      loader.cuh
+//   warps 0 … 7   two math warpgroups: products, SwiGLU, staging        product.cuh, swiglu.cuh
+//   warp 9        store: staging to the workspace, or to token owners   staging.cuh
+//   warps 10, 11  dispatch: fetch the tokens of this rank's experts     dispatch.cuh
+//   all warps     slot sums of own tokens                               combine.cuh
+//
+// Only the prologue, the loader and the last step wait for other blocks or ranks; such a wait ends
+// at its limit or when another rank stops, the loader then ends the tasks, and every role leaves.
+#include "cuda/moe/combine.cuh"
+#include "cuda/moe/dispatch.cuh"
+#include "cuda/moe/fused_launch.hpp"
+#include "cuda/moe/loader.cuh"
+#include "cuda/moe/prologue.cuh"
+#include "cuda/moe/swiglu.cuh"
+#include "cuda/probe/check.cuh"
+#include "xstage/schedule/moe.hpp"
+
+namespace xstage::moe {
+namespace {
+
+/// From the launch's epoch to the tables of what comes here. False: a wait ended early.
+__device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& tables) {
+  cuda::DevicePolicy policy;
+  const auto worker = static_cast<std::int32_t>(blockIdx.x);
+  if (threadIdx.x == 0) {
+    Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, 0));
+    signals.begin();
+    s.epoch = signals.epoch();
+  }
+  __syncthreads();
+  const sync::WaitContext context = wait_context(p, s.epoch);
+  Signals signals(policy, p.layout, p.symmetric, p.workspace, context);
+
+  const std::int64_t share = tokens_a_worker(p.tokens, static_cast<std::int32_t>(gridDim.x));
+  TokenRange range{share * worker, share * (worker + 1)};
+  if (range.begin > p.tokens) range.begin = p.tokens;
+  if (range.end > p.tokens) range.end = p.tokens;
+  RouteScratch scratch(s.tiles.a, p.layout.config.experts,
+                       (range.end - range.begin) * p.layout.config.topk);
+  if (!count_routes(p, range, scratch, context)) return false;
+  stage_tokens(p);
+  __syncthreads();
+  bool good = threadIdx.x != 0 || signals.staged();
+  if (!__syncthreads_and(good)) return false;
+
+  write_routes(p, range, scratch, tables, signals.slot());
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    sync::Barrier written(p.layout.word(p.workspace, layout::MoeWord::kBarrier), worker,
+                          p.layout.config.workers);
+    written.arrive(policy);
+    if (worker == 0) {
+      good = written.wait(policy, context, 1);
+      for (std::int32_t to = 0; good && to < p.layout.config.ranks; ++to)
+        signals.publish(to, [] {});
+    }
+  }
+  if (good && static_cast<std::int32_t>(threadIdx.x) < p.layout.config.ranks)
+    good = signals.wait_routes(static_cast<std::int32_t>(threadIdx.x));
+  if (!__syncthreads_and(good)) return false;
+  if (!read_counts(p, tables, signals.slot(), context)) return false;
+  if (threadIdx.x == 0) signals.record_rows(tables.first_row[p.layout.experts_local]);
+  // The routes' scratch lies where bulk copies write next.
+  ptx::fence_proxy_async_shared();
+  __syncthreads();
+  return true;
+}
+
+/// Walks this block's tiles: waits for what a tile needs, then fetches its steps. One thread.
+__device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockShared& s,
+                           const RouteTables& tables) {
+  cuda::DevicePolicy policy;
+  Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
+  Ring<kTasks> tasks;
+  Ring<kStages> stages;
+  const auto hidden = static_cast<std::int32_t>(p.layout.config.hidden);
+  const auto intermediate = static_cast<std::int32_t>(p.layout.config.intermediate);
+  const schedule::MoeOrder order(p.layout.tiling, p.layout.config.schedule, tables.tokens,
+                                 static_cast<std::int32_t>(p.layout.experts_local));
+  schedule::StaticTiles tiles(order, blockIdx.x, gridDim.x);
+  for (schedule::MoeTile tile; tiles.next(tile);) {
+    const bool first = tile.linear == schedule::Linear::kFirst;
+    if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
+      break;
+    // What the wait acquired was partly written by ordinary stores; it is read by bulk copies.
+    ptx::fence_proxy_async();
+    put_task(s.tiles, tasks,
+             {tile.row, tile.expert, tile.column, tile.tokens,
+              first ? TaskKind::kLinear1 : TaskKind::kLinear2});
+    TileSource source;
+    source.row_a = static_cast<std::int32_t>(tile.row) * kBlockM;
+    if (first) {
+      source.a = &maps.pool;
+      source.b = &maps.w1;
+      source.row_b[0] = tile.expert * 2 * intermediate + tile.column * kHalfN;
+      source.row_b[1] = source.row_b[0] + intermediate;
+      source.a_scales = p.layout.pool_scales_of(p.workspace, tile.row, 0);
+      source.steps = hidden / kBlockK;
+    } else {
+      source.a = &maps.intermediate_load;
+      source.b = &maps.w2;
+      source.row_b[0] = tile.expert * hidden + tile.column * kBlockN;
+      source.row_b[1] = source.row_b[0] + kHalfN;
+      source.a_scales = p.layout.intermediate_scales_of(p.workspace, tile.row, 0);
+      source.steps = intermediate / kBlockK;
+    }
+    load_tile(s.tiles, stages, source);
+  }
+  put_task(s.tiles, tasks, {});
+}
+
+/// Products, and what follows them in registers. A math warpgroup.
+__device__ void run_math(const FusedParams& p, BlockShared& s) {
+  const int group = static_cast<int>(threadIdx.x / 128);
+  const auto hidden_steps = static_cast<int>(p.layout.config.hidden / kBlockK);
+  const auto intermediate_steps = static_cast<int>(p.layout.config.intermediate / kBlockK);
+  Ring<kTasks> tasks;
+  Ring<kStages> stages;
+  std::uint32_t staging_parity = 0;
+  for (;;) {
+    const TileTask task = take_task(s.tiles, tasks);
+    if (task.kind == TaskKind::kEnd) return;
+    const bool first = task.kind == TaskKind::kLinear1;
+    const int steps = first ? hidden_steps : intermediate_steps;
+    if (task.tokens <= group * kGroupRows) {
+      skip_tile(s.tiles, stages, steps);
+      continue;
+    }
+    // Blocks of 128 weight rows: W1 has 2I/128, first gate then up; W2 has H/128.
+    const int block0 = first ? task.column : 2 * task.column;
+    const int block1 = first ? intermediate_steps + task.column : block0 + 1;
+    const float* const b_scales =
+        first ? p.w1_scales + std::int64_t{task.expert} * 2 * intermediate_steps * steps
+              : p.w2_scales + std::int64_t{task.expert} * hidden_steps * steps;
+    const std::int64_t place = task.row * kBlockM + group * kGroupRows + first_row();
+    float weight0 = 0, weight1 = 0;
+    if (first) {
+      weight0 = __ldcg(&p.layout.origin(p.workspace, place)->weight);
+      weight1 = __ldcg(&p.layout.origin(p.workspace, place + 8)->weight);
+    }
+    Sums sums;
+    multiply_tile(s.tiles, stages, steps, b_scales + block0 * steps, b_scales + block1 * steps,
+                  sums);
+    wait_staging_free(s.tiles, group, staging_parity);
+    staging_parity ^= 1;
+    if (first) {
+      const float2 scales = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
+                                         p.layout.config.activation.clamp);
+      if (threadIdx.x % 4 == 0) {
+        float* const to =
+            p.layout.intermediate_scales_of(p.workspace, task.row, task.column) + place % kBlockM;
+        to[0] = scales.x;
+        to[8] = scales.y;
+      }
+    } else {
+      stage_bf16(s.tiles.staging[group], sums);
+    }
+    hand_staged(s.tiles, group);
+  }
+}
+
+/// Linear-1: codes to the workspace. Whole warp.
+__device__ void store_intermediate(BlockShared& s, StoreState& state, const FusedMaps& maps,
+                                   const TileTask& task, Signals& signals) {
+  const int groups = task.tokens > kGroupRows ? 2 : 1;
+  for (int group = 0; group < groups; ++group) wait_staged(s.tiles, state, group);
+  if (threadIdx.x % 32 != 0) return;
+  for (int group = 0; group < groups; ++group)
+    ptx::tensor_store(
+        &maps.intermediate_store, s.tiles.staging[group],
+        {task.column * kHalfN, static_cast<std::int32_t>(task.row) * kBlockM + group * kGroupRows,
+         0, 0, 0});
+  ptx::bulk_commit();
+  ptx::bulk_wait_source();
+  for (int group = 0; group < groups; ++group) ptx::mbarrier_arrive(&s.tiles.staging_free[group]);
+  ptx::bulk_wait_done();
+  signals.linear1_done(task.row);
+}
+
+/// Linear-2: row pieces to the owners of their tokens, then the owners' counters. Whole warp.
+__device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
+                              const TileTask& task, Signals& signals) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  std::uint32_t sources = 0;  // of this lane's four rows, a byte each; 255: no row
+  store_rows(s.tiles, state, task.tokens, [&](int row) {
+    const uint4 raw = __ldcg(
+        reinterpret_cast<const uint4*>(p.layout.origin(p.workspace, task.row * kBlockM + row)));
+    sources |= (raw.x + 1) << (row / 32 * 8);
+    return reinterpret_cast<char*>(p.layout.combine_row(p.symmetric[raw.x], raw.y) +
+                                   std::int64_t{task.column} * kBlockN);
+  });
+  ptx::bulk_wait_done();
+  __syncwarp();
+  for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
+    int pieces = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      pieces += __popc(
+          __ballot_sync(~0u, (sources >> (8 * i) & 0xff) == static_cast<std::uint32_t>(rank + 1)));
+    if (lane == 0 && pieces > 0) signals.combined(rank, pieces);
+  }
+}
+
+__device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShared& s) {
+  cuda::DevicePolicy policy;
+  Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
+  Ring<kTasks> tasks;
+  StoreState state;
+  for (;;) {
+    const TileTask task = take_task(s.tiles, tasks);
+    if (task.kind == TaskKind::kEnd) return;
+    if (task.kind == TaskKind::kLinear1)
+      store_intermediate(s, state, maps, task, signals);
+    else
+      store_combine(p, s, state, task, signals);
+    __syncwarp();
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    fused_moe(const __grid_constant__ FusedParams p, const __grid_constant__ FusedMaps maps) {
+  extern __shared__ __align__(1024) std::uint8_t raw[];
+  BlockShared& s = *reinterpret_cast<BlockShared*>(raw);
+  RouteTables tables = RouteTables::at(raw + sizeof(BlockShared), p.layout.config.ranks,
+                                       static_cast<std::int32_t>(p.layout.experts_local));
+  if (threadIdx.x == 0) {
+    init_barriers(s.tiles);
+    for (int i = 0; i < kDispatchWarps; ++i) ptx::mbarrier_init(&s.piece_full[i], 1);
+    ptx::fence_mbarrier_init();
+  }
+  if (!run_prologue(p, s, tables)) return;
+
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (warp < kMathWarps) {
+    ptx::set_registers_up<kMathRegisters>();
+    run_math(p, s);
+  } else {
+    ptx::set_registers_down<kFrontRegisters>();
+    if (warp == kMathWarps) {
+      if (threadIdx.x % 32 == 0) run_loader(p, maps, s, tables);
+    } else if (warp == kMathWarps + 1) {
+      run_store(p, maps, s);
+    } else {
+      const sync::WaitContext context = wait_context(p, s.epoch);
+      Dispatcher(p, tables, s, context, warp - kMathWarps - 2).run();
+    }
+  }
+  __syncthreads();
+
+  bool good = true;
+  if (static_cast<std::int32_t>(threadIdx.x) < p.layout.config.ranks) {
+    cuda::DevicePolicy policy;
+    Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
+    good = signals.wait_combined(static_cast<std::int32_t>(threadIdx.x), tables.sent[threadIdx.x]);
+  }
+  if (__syncthreads_and(good)) sum_slots(p);
+}
+
+}  // namespace
+
+Result<bool> launch_fused(const FusedParams& params, const FusedMaps& maps, cudaStream_t stream) {
+  const auto bytes = static_cast<std::size_t>(
+      block_shared_bytes(params.layout.config.ranks, params.layout.experts_local));
+  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(fused_moe, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(bytes)));
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;  // all blocks resident, or an error
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(params.layout.config.workers));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  XSTAGE_CUDA_TRY(cudaLaunchKernelEx(&config, fused_moe, params, maps));
+  return true;
+}
+
+}  // namespace xstage::moe

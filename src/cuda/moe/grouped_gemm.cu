@@ -1,0 +1,124 @@
+#include <new>
+
+#include "cuda/moe/grouped_gemm.hpp"
+#include "cuda/moe/loader.cuh"
+#include "cuda/moe/product.cuh"
+#include "cuda/moe/staging.cuh"
+#include "cuda/moe/tensor_map.hpp"
+#include "cuda/probe/check.cuh"
+
+namespace xstage::moe {
+namespace {
+
+struct GemmSizes {
+  std::int32_t n_tiles;
+  std::int32_t steps;
+  std::int64_t tiles;
+};
+
+__device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMap& b,
+                           const GroupedGemm& gemm, const GemmSizes& sizes) {
+  Ring<kTasks> tasks;
+  Ring<kStages> stages;
+  for (std::int64_t tile = blockIdx.x; tile < sizes.tiles; tile += gridDim.x) {
+    TileTask task;
+    task.row = tile / sizes.n_tiles;
+    task.column = static_cast<std::int32_t>(tile % sizes.n_tiles);
+    task.expert = gemm.row_expert[task.row];
+    task.tokens = gemm.row_tokens[task.row];
+    task.kind = TaskKind::kLinear2;
+    put_task(s, tasks, task);
+    const auto row_b =
+        static_cast<std::int32_t>(task.expert * gemm.n + std::int64_t{task.column} * kBlockN);
+    load_tile(s, stages,
+              {&a,
+               &b,
+               static_cast<std::int32_t>(task.row * kBlockM),
+               {row_b, row_b + kHalfN},
+               gemm.a_scales + task.row * sizes.steps * kBlockM,
+               sizes.steps});
+  }
+  put_task(s, tasks, {});
+}
+
+__device__ void run_math(TileShared& s, const GroupedGemm& gemm, const GemmSizes& sizes) {
+  const int group = static_cast<int>(threadIdx.x / 128);
+  Ring<kTasks> tasks;
+  Ring<kStages> stages;
+  std::uint32_t staging_parity = 0;
+  for (;;) {
+    const TileTask task = take_task(s, tasks);
+    if (task.kind == TaskKind::kEnd) return;
+    if (task.tokens <= group * kGroupRows) {
+      skip_tile(s, stages, sizes.steps);
+      continue;
+    }
+    const float* const b_scales =
+        gemm.b_scales +
+        (task.expert * (gemm.n / 128) + std::int64_t{2} * task.column) * sizes.steps;
+    Sums sums;
+    multiply_tile(s, stages, sizes.steps, b_scales, b_scales + sizes.steps, sums);
+    wait_staging_free(s, group, staging_parity);
+    staging_parity ^= 1;
+    stage_bf16(s.staging[group], sums);
+    hand_staged(s, group);
+  }
+}
+
+__device__ void run_store(TileShared& s, const GroupedGemm& gemm) {
+  Ring<kTasks> tasks;
+  StoreState state;
+  for (;;) {
+    const TileTask task = take_task(s, tasks);
+    if (task.kind == TaskKind::kEnd) break;
+    store_rows(s, state, task.tokens, [&](int row) {
+      return reinterpret_cast<char*>(gemm.out + (task.row * kBlockM + row) * gemm.n +
+                                     std::int64_t{task.column} * kBlockN);
+    });
+  }
+  ptx::bulk_wait_done();
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    grouped_gemm(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                 const __grid_constant__ GroupedGemm gemm,
+                 const __grid_constant__ GemmSizes sizes) {
+  extern __shared__ __align__(1024) std::uint8_t raw[];
+  TileShared& s = *reinterpret_cast<TileShared*>(raw);
+  if (threadIdx.x == 0) init_barriers(s);
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (warp < kMathWarps) {
+    ptx::set_registers_up<kMathRegisters>();
+    run_math(s, gemm, sizes);
+  } else {
+    ptx::set_registers_down<kFrontRegisters>();
+    if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(s, a, b, gemm, sizes);
+    if (warp == kMathWarps + 1) run_store(s, gemm);
+  }
+}
+
+}  // namespace
+
+Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream) {
+  if (gemm.n % kBlockN != 0 || gemm.k % kBlockK != 0)
+    return bad_input("a size of the grouped GEMM does not fit its tiles", "n, k",
+                     std::to_string(gemm.n) + ", " + std::to_string(gemm.k),
+                     "multiples of 256 and 128");
+  if (gemm.rows == 0) return true;
+  const auto a = byte_map(gemm.a, gemm.rows * kBlockM, gemm.k, kBlockM, "a");
+  if (!a) return a.error();
+  const auto b = byte_map(gemm.b, gemm.experts * gemm.n, gemm.k, kHalfN, "b");
+  if (!b) return b.error();
+  const GemmSizes sizes{static_cast<std::int32_t>(gemm.n / kBlockN),
+                        static_cast<std::int32_t>(gemm.k / kBlockK),
+                        gemm.rows * (gemm.n / kBlockN)};
+  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(grouped_gemm, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       sizeof(TileShared)));
+  grouped_gemm<<<static_cast<unsigned>(blocks), kThreads, sizeof(TileShared), stream>>>(
+      *a, *b, gemm, sizes);
+  XSTAGE_CUDA_TRY(cudaGetLastError());
+  return true;
+}
+
+}  // namespace xstage::moe

@@ -1,0 +1,30 @@
+// A plain grouped GEMM around the MoE kernel's tiles: no communication, no activation. It is the
+// yardstick for what the fused kernel's products cost alone.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "xstage/result.hpp"
+
+namespace xstage::moe {
+
+/// Row blocks of kBlockM tokens, each of one expert: out = a·bᵀ, scaled.
+struct GroupedGemm {
+  const std::uint8_t* a = nullptr;           ///< [rows·128][k] e4m3
+  const float* a_scales = nullptr;           ///< [rows][k/128][128]
+  const std::uint8_t* b = nullptr;           ///< [experts][n][k] e4m3
+  const float* b_scales = nullptr;           ///< [experts][n/128][k/128]
+  std::uint16_t* out = nullptr;              ///< [rows·128][n] bf16
+  const std::int32_t* row_expert = nullptr;  ///< [rows], device
+  const std::int32_t* row_tokens = nullptr;  ///< [rows], device: 1 … 128
+  std::int64_t rows = 0;
+  std::int64_t experts = 0;
+  std::int64_t n = 0;  ///< a multiple of 256
+  std::int64_t k = 0;  ///< a multiple of 128
+};
+
+Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream);
+
+}  // namespace xstage::moe

@@ -1,0 +1,230 @@
+// Before the tiles: quantise this rank's tokens, publish who goes where, learn what comes here.
+// All threads of the block take part in each step.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "cuda/moe/block.cuh"
+#include "cuda/moe/numbers.cuh"
+#include "cuda/ptx/bulk.cuh"
+
+namespace xstage::moe {
+
+/// One token a warp: bf16 to e4m3 codes with one scale for 128 values.
+__device__ inline void stage_tokens(const FusedParams& p) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int64_t hidden = p.layout.config.hidden;
+  const std::int64_t warps = std::int64_t{kThreads / 32} * gridDim.x;
+  void* const own = p.symmetric[p.rank];
+  for (std::int64_t t = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x; t < p.tokens;
+       t += warps) {
+    char* const codes = p.layout.token(own, t);
+    float* const scales = p.layout.scales_of_token(own, t);
+    for (std::int64_t at = lane * 8; at < hidden; at += 256) {
+      const uint4 raw = *reinterpret_cast<const uint4*>(p.x + t * hidden + at);
+      float v[8];
+      unpack_bf16(raw, v);
+      float largest = 0;
+      for (const float value : v) largest = fmaxf(largest, fabsf(value));
+      // 16 lanes hold one group of 128 values.
+      for (int step = 8; step > 0; step /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+      const float scale = scale_of_group(largest);
+      uint2 packed;
+      packed.x = pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
+      packed.y = pack_e4m3(v[4] / scale, v[5] / scale, v[6] / scale, v[7] / scale);
+      *reinterpret_cast<uint2*>(codes + at) = packed;
+      if (lane % 16 == 0) scales[at / 128] = scale;
+    }
+  }
+  // Peers read the codes through bulk copies.
+  ptx::fence_proxy_async();
+}
+
+/// A worker's scratch while it routes.
+struct RouteScratch {
+  std::uint32_t* total;   ///< [E] pairs of this rank; before that: of this worker
+  std::uint32_t* base;    ///< [E] of the workers before this one
+  std::uint32_t* offset;  ///< [E] where the expert begins in its rank's list
+  std::int32_t* expert;   ///< [pairs of this worker]
+  std::uint32_t* place;   ///< [pairs of this worker]: in its expert's list, then in its rank's
+
+  __device__ RouteScratch(void* memory, std::int64_t experts, std::int64_t pairs)
+      : total(static_cast<std::uint32_t*>(memory)),
+        base(total + experts),
+        offset(base + experts),
+        expert(reinterpret_cast<std::int32_t*>(offset + experts)),
+        place(reinterpret_cast<std::uint32_t*>(expert + pairs)) {}
+};
+
+/// Numbers this worker's pairs within their experts, in the order of tokens and slots, and writes
+/// how many there are. False: an expert id is out of range; every rank is told.
+__device__ inline bool count_routes(const FusedParams& p, const TokenRange& range, RouteScratch& s,
+                                    const sync::WaitContext& context) {
+  const auto experts = static_cast<std::int32_t>(p.layout.config.experts);
+  const std::int64_t topk = p.layout.config.topk;
+  const auto pairs = static_cast<std::int32_t>((range.end - range.begin) * topk);
+  for (std::int32_t e = threadIdx.x; e < experts; e += kThreads) s.total[e] = 0;
+  bool good = true;
+  for (std::int32_t i = threadIdx.x; i < pairs; i += kThreads) {
+    const std::int32_t expert = p.experts[range.begin * topk + i];
+    s.expert[i] = expert;
+    if (expert < -1 || expert >= experts) {
+      good = false;
+      cuda::DevicePolicy policy;
+      sync::stop_all(
+          policy, context,
+          {sync::WaitEnd::kCorrupt, sync::Site::kNone, p.rank, context.worker,
+           range.begin * topk + i, static_cast<std::uint64_t>(experts),
+           static_cast<std::uint64_t>(static_cast<std::int64_t>(expert)), context.epoch, 0});
+    }
+  }
+  if (!__syncthreads_and(good)) return false;
+  if (threadIdx.x < 32) {
+    const std::uint32_t before = (1u << threadIdx.x) - 1;
+    for (std::int32_t first = 0; first < pairs; first += 32) {
+      const std::int32_t i = first + static_cast<std::int32_t>(threadIdx.x);
+      const std::int32_t expert = i < pairs ? s.expert[i] : -1;
+      const std::uint32_t same = __match_any_sync(~0u, expert);
+      std::uint32_t count = 0;
+      if (expert >= 0) {
+        count = s.total[expert];
+        s.place[i] = count + __popc(same & before);
+      }
+      __syncwarp();
+      if (expert >= 0 && (same & before) == 0) s.total[expert] = count + __popc(same);
+      __syncwarp();
+    }
+  }
+  __syncthreads();
+  for (std::int32_t e = threadIdx.x; e < experts; e += kThreads)
+    p.histogram[std::int64_t{blockIdx.x} * experts + e] = s.total[e];
+  return true;
+}
+
+/// Writes this worker's entries into the lists of their ranks, and (worker 0) the counts.
+__device__ inline void write_routes(const FusedParams& p, const TokenRange& range, RouteScratch& s,
+                                    RouteTables& tables, int slot) {
+  const auto experts = static_cast<std::int32_t>(p.layout.config.experts);
+  const auto local = static_cast<std::int32_t>(p.layout.experts_local);
+  const std::int32_t topk = p.layout.config.topk;
+  const auto pairs = static_cast<std::int32_t>((range.end - range.begin) * topk);
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  for (std::int32_t e = threadIdx.x; e < experts; e += kThreads) {
+    std::uint32_t base = 0, total = 0;
+#pragma unroll 12
+    for (unsigned w = 0; w < gridDim.x; ++w) {
+      const std::uint32_t count = __ldcg(p.histogram + std::int64_t{w} * experts + e);
+      total += count;
+      if (w < blockIdx.x) base += count;
+    }
+    s.total[e] = total;
+    s.base[e] = base;
+  }
+  __syncthreads();
+  if (warp < p.layout.config.ranks) {
+    std::uint32_t sum = 0;
+    for (std::int32_t first = 0; first < local; first += 32) {
+      const std::int32_t e = first + lane;
+      const std::uint32_t count = e < local ? s.total[warp * local + e] : 0;
+      std::uint32_t upto = count;
+      for (int step = 1; step < 32; step *= 2) {
+        const std::uint32_t other = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += other;
+      }
+      if (e < local) s.offset[warp * local + e] = sum + upto - count;
+      sum += __shfl_sync(~0u, upto, 31);
+    }
+    if (lane == 0) tables.sent[warp] = sum;
+  }
+  __syncthreads();
+  for (std::int32_t i = threadIdx.x; i < pairs; i += kThreads) {
+    const std::int32_t e = s.expert[i];
+    if (e >= 0) s.place[i] += s.offset[e] + s.base[e];
+  }
+  __syncthreads();
+  for (std::int32_t i = threadIdx.x; i < pairs; i += kThreads) {
+    const std::int32_t expert = s.expert[i];
+    if (expert < 0) continue;
+    const std::int32_t to = expert / local, first_of_token = i / topk * topk;
+    const std::uint32_t place = s.place[i];
+    std::uint32_t next = ~0u;
+    bool first = true;
+    for (std::int32_t j = first_of_token; j < first_of_token + topk; ++j) {
+      if (s.expert[j] < 0 || s.expert[j] / local != to) continue;
+      const std::uint32_t other = s.place[j];
+      first = first && other >= place;
+      if (other > place && other < next) next = other;
+    }
+    const std::int64_t pair = range.begin * topk + i;
+    const uint4 entry{static_cast<std::uint32_t>(pair), __float_as_uint(p.weights[pair]), next,
+                      first ? 1u : 0u};
+    *reinterpret_cast<uint4*>(p.layout.entries_of(p.symmetric[to], slot, p.rank) + place) = entry;
+  }
+  if (blockIdx.x == 0)
+    for (std::int32_t e = threadIdx.x; e < experts; e += kThreads)
+      p.layout.counts_of(p.symmetric[e / local], slot, p.rank)[e % local] = s.total[e];
+}
+
+/// Tables of what comes here, from the counts of all sources. False: a source's counts cannot be.
+__device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slot,
+                                   const sync::WaitContext& context) {
+  const auto local = static_cast<std::int32_t>(p.layout.experts_local);
+  const std::int32_t ranks = p.layout.config.ranks;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  bool good = true;
+  if (warp < ranks) {
+    const std::uint32_t* const counts = p.layout.counts_of(p.symmetric[p.rank], slot, warp);
+    std::uint32_t* const offset = t.offset + warp * (local + 1);
+    std::uint64_t sum = 0;
+    for (std::int32_t first = 0; first < local; first += 32) {
+      const std::int32_t e = first + lane;
+      const std::uint32_t count = e < local ? __ldcg(counts + e) : 0;
+      std::uint64_t upto = count;
+      for (int step = 1; step < 32; step *= 2) {
+        const std::uint64_t other = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += other;
+      }
+      if (e < local) offset[e] = static_cast<std::uint32_t>(sum + upto - count);
+      sum += __shfl_sync(~0u, upto, 31);
+    }
+    if (lane == 0) offset[local] = static_cast<std::uint32_t>(sum);
+    good = sum <= static_cast<std::uint64_t>(p.layout.pairs);
+    if (!good && lane == 0) {
+      cuda::DevicePolicy policy;
+      sync::stop_all(policy, context,
+                     {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p.rank, context.worker, warp,
+                      static_cast<std::uint64_t>(p.layout.pairs), sum, context.epoch, 0});
+    }
+  }
+  if (!__syncthreads_and(good)) return false;
+  for (std::int32_t e = threadIdx.x; e < local; e += kThreads) {
+    std::uint32_t sum = 0;
+    for (std::int32_t source = 0; source < ranks; ++source) {
+      const std::uint32_t* const offset = t.offset + source * (local + 1);
+      t.begin[source * local + e] = sum;
+      sum += offset[e + 1] - offset[e];
+    }
+    t.tokens[e] = sum;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    std::uint32_t sum = 0;
+    for (std::int32_t first = 0; first < local; first += 32) {
+      const std::int32_t e = first + lane;
+      const std::uint32_t rows = e < local ? (t.tokens[e] + kBlockM - 1) / kBlockM : 0;
+      std::uint32_t upto = rows;
+      for (int step = 1; step < 32; step *= 2) {
+        const std::uint32_t other = __shfl_up_sync(~0u, upto, step);
+        if (lane >= step) upto += other;
+      }
+      if (e < local) t.first_row[e] = sum + upto - rows;
+      sum += __shfl_sync(~0u, upto, 31);
+    }
+    if (lane == 0) t.first_row[local] = sum;
+  }
+  __syncthreads();
+  return true;
+}
+
+}  // namespace xstage::moe

@@ -1,0 +1,48 @@
+// Linear-1's end: SwiGLU, the token's weight, quantisation, staging.
+#pragma once
+
+#include "cuda/moe/numbers.cuh"
+#include "cuda/moe/staging.cuh"
+
+namespace xstage::moe {
+
+/// Turns gate (half 0) and up (half 1) of a thread's two rows into e4m3 codes in staging, as a
+/// swizzled box of 64 rows of 128 bytes, and returns the two rows' scales (the same in all four
+/// lanes of a row).
+__device__ __forceinline__ float2 stage_swiglu(std::uint8_t* staging, Sums& sums, float weight0,
+                                               float weight1, float clamp) {
+  float* const gate = sums.half[0];
+  const float* const up = sums.half[1];
+  float largest0 = 0, largest1 = 0;
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    const bool second = i % 4 >= 2;
+    gate[i] = (second ? weight1 : weight0) * swiglu(gate[i], up[i], clamp);
+    if (second)
+      largest1 = fmaxf(largest1, fabsf(gate[i]));
+    else
+      largest0 = fmaxf(largest0, fabsf(gate[i]));
+  }
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    largest0 = fmaxf(largest0, __shfl_xor_sync(~0u, largest0, step));
+    largest1 = fmaxf(largest1, __shfl_xor_sync(~0u, largest1, step));
+  }
+  const float2 scales{scale_of_group(largest0), scale_of_group(largest1)};
+  const float inverse0 = 1.0f / scales.x, inverse1 = 1.0f / scales.y;
+  const int row = first_row();
+  // Rows r and r + 8 lie in the same place of their swizzle pattern.
+  std::uint8_t* const to = staging + row * kBlockK;
+  const int swizzle = row % 8 * 16;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const int column = (8 * j + 2 * static_cast<int>(threadIdx.x % 4)) ^ swizzle;
+    *reinterpret_cast<std::uint16_t*>(to + column) =
+        pack_e4m3(gate[4 * j] * inverse0, gate[4 * j + 1] * inverse0);
+    *reinterpret_cast<std::uint16_t*>(to + 8 * kBlockK + column) =
+        pack_e4m3(gate[4 * j + 2] * inverse1, gate[4 * j + 3] * inverse1);
+  }
+  return scales;
+}
+
+}  // namespace xstage::moe

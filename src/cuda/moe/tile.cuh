@@ -1,0 +1,129 @@
+// One tile of a w8a8 product, as its warps share it: sizes, shared memory, and who waits for whom.
+//
+// 128 tokens × 256 weight rows, 128 values of depth a step. Why these sizes:
+//   - Without sharing between blocks a step of 128×256 reads 48 KiB from L2 for 1024 cycles of
+//     Tensor Core work; 128×128 would read 64 KiB for the same work, more than L2 delivers to all
+//     SMs at once.
+//   - Two math warpgroups, 64 tokens each, hold 128 sums a thread and one product of 64×128 at a
+//     time (64 more registers); while one adds its product to its sums, the other's runs.
+//   - The two halves of the 256 weight rows are separate boxes: in Linear-1 gate rows and the up
+//     rows that belong to them, so SwiGLU happens in registers and weights need no rearranging.
+// Three steps in flight are 144 KiB, staging for both warpgroups 66 KiB.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/mbarrier.cuh"
+
+namespace xstage::moe {
+
+inline constexpr int kBlockM = 128;
+inline constexpr int kBlockN = 256;
+inline constexpr int kBlockK = 128;
+inline constexpr int kHalfN = 128;
+inline constexpr int kStages = 3;
+
+inline constexpr int kMathGroups = 2;
+inline constexpr int kGroupRows = 64;
+inline constexpr int kMathWarps = 4 * kMathGroups;
+inline constexpr int kFrontWarps = 4;
+inline constexpr int kThreads = 32 * (kMathWarps + kFrontWarps);
+/// A block is launched with 168 registers a thread; what one role gives up the others may take, and
+/// asking for more waits for ever.
+inline constexpr int kMathRegisters = 224;
+inline constexpr int kFrontRegisters = 56;
+static_assert(kMathRegisters * 32 * kMathWarps + kFrontRegisters * 32 * kFrontWarps <=
+              168 * kThreads);
+
+/// A staged row of 256 bf16 values, and 16 bytes so that eight rows lie in different banks.
+inline constexpr int kStagedRowBytes = 2 * kBlockN + 16;
+
+enum class TaskKind : std::int32_t { kEnd, kLinear1, kLinear2 };
+
+/// What the loader tells the other roles about the tile whose steps come next.
+struct alignas(16) TileTask {
+  std::int64_t row = 0;
+  std::int32_t expert = 0;
+  std::int32_t column = 0;
+  std::int32_t tokens = 0;  ///< rows of the tile that are filled
+  TaskKind kind = TaskKind::kEnd;
+};
+
+inline constexpr int kTasks = 2;
+
+/// Lies at a multiple of 1024 bytes.
+struct alignas(128) TileShared {
+  std::uint8_t a[kStages][kBlockM * kBlockK];
+  std::uint8_t b[kStages][2][kHalfN * kBlockK];
+  std::uint8_t staging[kMathGroups][kGroupRows * kStagedRowBytes];
+  float a_scales[kStages][kBlockM];
+  TileTask tasks[kTasks];
+  std::uint64_t full[kStages];              ///< a step's boxes have arrived
+  std::uint64_t empty[kStages];             ///< both warpgroups have used it
+  std::uint64_t task_full[kTasks];          ///< a task is there
+  std::uint64_t task_empty[kTasks];         ///< both warpgroups and the store warp have read it
+  std::uint64_t staged[kMathGroups];        ///< a warpgroup's result is in staging
+  std::uint64_t staging_free[kMathGroups];  ///< the store warp has read it
+};
+static_assert(sizeof(TileShared::a[0]) % 1024 == 0 && sizeof(TileShared::b[0][0]) % 1024 == 0 &&
+                  sizeof(TileShared::staging[0]) % 1024 == 0,
+              "a swizzled box begins at a multiple of 1024 bytes");
+
+inline constexpr std::uint32_t kStepBytes =
+    kBlockM * kBlockK + 2 * kHalfN * kBlockK + kBlockM * std::uint32_t{sizeof(float)};
+
+/// One thread, before anyone else touches the barriers.
+__device__ inline void init_barriers(TileShared& s) {
+  for (int i = 0; i < kStages; ++i) {
+    ptx::mbarrier_init(&s.full[i], 1);
+    ptx::mbarrier_init(&s.empty[i], kMathWarps);
+  }
+  for (int i = 0; i < kTasks; ++i) {
+    ptx::mbarrier_init(&s.task_full[i], 1);
+    ptx::mbarrier_init(&s.task_empty[i], kMathWarps + 1);
+  }
+  for (int i = 0; i < kMathGroups; ++i) {
+    ptx::mbarrier_init(&s.staged[i], 4);
+    ptx::mbarrier_init(&s.staging_free[i], 1);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+/// Position in a ring of kCount barriers; the parity flips every round.
+template <int kCount>
+struct Ring {
+  int index = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance() {
+    if (++index == kCount) {
+      index = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Waits inside one block always end: whatever fails outside of it ends the tasks first.
+__device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity) {
+  while (!ptx::mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+/// The loader's side: puts a task up. One thread.
+__device__ inline void put_task(TileShared& s, Ring<kTasks>& ring, const TileTask& task) {
+  wait(&s.task_empty[ring.index], ring.parity ^ 1);
+  s.tasks[ring.index] = task;
+  ptx::mbarrier_arrive(&s.task_full[ring.index]);
+  ring.advance();
+}
+
+/// The other side; whole warps.
+__device__ inline TileTask take_task(TileShared& s, Ring<kTasks>& ring) {
+  wait(&s.task_full[ring.index], ring.parity);
+  const TileTask task = s.tasks[ring.index];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.task_empty[ring.index]);
+  ring.advance();
+  return task;
+}
+
+}  // namespace xstage::moe

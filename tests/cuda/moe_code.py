@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""What must stand in the machine code of the MoE kernels.
+
+usage: moe_code.py TOOLS_DIR FUSED_OBJECT GEMM_OBJECT
+
+Nothing fails when the compiler waits after every product or puts sums into local memory; it is only
+slow. So: every product is there, only the last of each half of a step waits, the math warps touch
+no local memory, roles trade registers, signals are released and acquired at system scope.
+"""
+import re
+import sys
+
+from ulysses_code import cuobjdump, output
+
+MATH, FRONT = "0xe0", "0x38"  # 224 and 56 registers
+
+
+def instructions(tool, path):
+    found = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", output(tool, "-sass", path), re.M)
+    return [" ".join(code.split()) for code in found]
+
+
+def math_part(code):
+    """From where math warps take registers to the block's next common barrier."""
+    begin = next((i for i, c in enumerate(code) if f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {MATH}" in c), None)
+    if begin is None:
+        return []
+    end = next((i for i, c in enumerate(code[begin:]) if "BAR.SYNC" in c or c == "EXIT"), len(code) - begin)
+    return code[begin:begin + end]
+
+
+def problems(code, fused):
+    products = [c for c in code if c.startswith("QGMMA.64x128x32.F32.E4M3.E4M3")]
+    math = math_part(code)
+    text = "\n".join(code)
+    rules = [
+        (len(products) == 8, f"{len(products)} products, not two halves of four"),
+        (sum("gsb0" in c for c in products) == 2, "not only the last product of a half waits"),
+        (len(math) > 500, "math warps do not take registers"),
+        (not any(re.search(r"\b(STL|LDL)\b", c) for c in math), "math warps use local memory"),
+        (f"USETMAXREG.DEALLOC.CTAPOOL {FRONT}" in text, "the front does not give registers"),
+        (text.count("UTMALDG.5D") >= 3, "tiles are not loaded by TMA"),
+        ("UBLKCP" in text, "rows are not stored by bulk copies"),
+    ]
+    if fused:
+        rules += [
+            ("UTMASTG.5D" in text, "the intermediate is not stored by TMA"),
+            (re.search(r"MEMBAR\.\w+\.SYS.*REDG?\.E\.ADD\.64\.STRONG\.SYS", text, re.S),
+             "no release at system scope"),
+            (re.search(r"LDG?\.E\.64\.STRONG\.SYS", text), "no acquire at system scope"),
+            ("E4M3.F32" in text, "no conversion to e4m3"),
+        ]
+    return [what for good, what in rules if not good]
+
+
+def main():
+    tool = cuobjdump(sys.argv[1])
+    bad = []
+    for path, fused in ((sys.argv[2], True), (sys.argv[3], False)):
+        bad += [f"{path}: {what}" for what in problems(instructions(tool, path), fused)]
+    print("\n".join(bad + [f"2 kernels, {len(bad)} problems"]))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
