@@ -127,7 +127,7 @@ void add_predict(CLI::App& app, Session& session) {
   verb->add_option("--mechanism", options->mechanism, "st_v1, st_v2, st_v4 or tma_bulk (st_v4)");
   verb->add_option("--threads", w.threads, "threads of a block (as measured; 256 for stores)");
   verb->add_flag("--both-ways", w.both_ways, "the peer stores at the same time");
-  verb->add_option("--gpu", w.gpu, "whose groups of SMs (0)");
+  verb->add_option("--gpu", w.gpu, "whose groups of SMs (0)")->check(CLI::Range(0, 1023));
   verb->add_flag("--json", session.console.json, "machine output on stdout");
   verb->callback([options, &session] {
     session.action = [options, &session] { return run_predict(session.console, *options); };

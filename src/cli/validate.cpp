@@ -139,7 +139,7 @@ void add_validate(CLI::App& app, Session& session) {
                    "measured schedules (as synthetic_schedule.csv), simulated and compared");
   verb->add_flag("--folds", options->folds,
                  "also leave out every value of B, then of K, fit to the rest and predict it");
-  verb->add_option("--gpu", options->gpu, "whose groups of SMs (0)");
+  verb->add_option("--gpu", options->gpu, "whose groups of SMs (0)")->check(CLI::Range(0, 1023));
   verb->add_option("--out", options->out, "where to write the document (JSON)");
   verb->add_flag("--json", session.console.json, "machine output on stdout");
   verb->callback([options, &session] {

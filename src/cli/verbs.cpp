@@ -38,6 +38,15 @@ std::string what_fits(const CLI::App& app) {
   return fmt::format("see 'xstage {} --help'", chosen.front()->get_name());
 }
 
+/// An empty text would become the number 0 or the current directory; it is a forgotten variable.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& value : option->results())
+      if (value.empty())
+        throw Failure(bad_input("this option needs a value", option->get_name(), value, "a value"));
+  for (const CLI::App* verb : app.get_subcommands()) refuse_empty_values(*verb);
+}
+
 int dispatch(int argc, const char* const* argv) {
   Session session;
   session.console.json = wants_json(argc, argv);
@@ -57,6 +66,7 @@ int dispatch(int argc, const char* const* argv) {
     if (argc > 1 && argv[1][0] != '-' && !is_verb(app, argv[1]))
       throw Failure(bad_input("unknown verb", "verb", argv[1], verb_names(app)));
     app.parse(argc, argv);
+    refuse_empty_values(app);
     return session.action();
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);

@@ -56,7 +56,7 @@ TEST(ReportVerb, BadInput) {
       {{"report", good.path().string(), "--out", "/no/such/report.html"}, "/no/such/report.html"},
       {{"report", good.path().string(), "--out", empty.path().string()}, "directory"},
       {{"report", good.path().string(), "--out", "/dev/full"}, "No space left"},
-      {{"report", good.path().string(), "--out", ""}, "name"},
+      {{"report", good.path().string(), "--out", ""}, "--out = ''"},
   };
   for (const auto& bad_case : cases) {
     SCOPED_TRACE(::testing::PrintToString(bad_case.arguments));
