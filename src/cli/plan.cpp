@@ -9,6 +9,7 @@
 
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
+#include "cli/plan_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
@@ -25,6 +26,7 @@ struct PlanVerb {
   std::string mechanism;
   int threads = 0;
   std::optional<double> tflops;
+  bool closed_form_only = false;
   MoeLayerOptions moe;
   AttentionLayerOptions attention;
 };
@@ -149,9 +151,36 @@ plan::StoreChoice store_choice(const PlanVerb& verb) {
   return store;
 }
 
+/// Simulated times stand beside the closed form's, and their choice is the plan's.
+void add(const SimulatedPlan& simulated, json& document) {
+  for (const json& schedule : simulated.schedules) document["schedules"].push_back(schedule);
+  for (const json& what : simulated.assumed) document["assumed"].push_back(what);
+  if (!simulated.warning.empty()) document["warnings"].push_back(simulated.warning);
+  if (simulated.choice.is_null()) return;
+  document["closed_form_choice"] = document["choice"];
+  json& choice = document["choice"];
+  choice.erase("lead");
+  for (const auto& [key, value] : simulated.choice.items())
+    if (!value.is_null()) choice[key] = value;
+}
+
+void print(const Console& console, const SimulatedPlan& simulated) {
+  for (const json& s : simulated.schedules)
+    console.text(fmt::format("simulated {}{}: {:.0f} us, of it {:.0f} us stalled",
+                             s["schedule"].get<std::string>(),
+                             s["lead"].is_null() ? "" : fmt::format(" (lead {})", s["lead"].dump()),
+                             s["time_us"].get<double>(), s["stall_us"].get<double>()));
+  if (!simulated.choice.is_null())
+    console.text("chosen    " + simulated.choice["reason"].get<std::string>());
+  for (const json& what : simulated.assumed) console.text("assumed   " + what.get<std::string>());
+  if (!simulated.warning.empty()) console.text("warning   " + simulated.warning);
+}
+
 int finish(const Console& console, const PlanVerb& verb, const model::Profile& profile,
-           const plan::Plan& p, json layer, const char* schedule_key) {
+           const plan::Plan& p, json layer, const char* schedule_key,
+           const SimulatedPlan& simulated) {
   json document = plan_json(p, schedule_key);
+  add(simulated, document);
   document["provenance"] = provenance("plan", {verb.profile});
   document["profile"] = reference(profile);
   document["layer"] = std::move(layer);
@@ -161,6 +190,7 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
   }
   console.document(document);
   print(console, p);
+  print(console, simulated);
   return 0;
 }
 
@@ -210,7 +240,9 @@ int run_moe(const Console& console, const PlanVerb& verb) {
                   : plan::moe_rates(layer.shape.name, shapes::name(layer.weights), problem.tokens,
                                     problem.hidden, problem.intermediate, problem.topk);
   const plan::Plan p = plan::plan_moe(profile, problem, rates, store_choice(verb)).value();
-  return finish(console, verb, profile, p, to_json(layer), "schedule");
+  return finish(console, verb, profile, p, to_json(layer), "schedule",
+                verb.closed_form_only ? SimulatedPlan{}
+                                      : simulate_plan(profile, layer, p, verb.tflops.has_value()));
 }
 
 int run_ulysses(const Console& console, const PlanVerb& verb) {
@@ -225,7 +257,9 @@ int run_ulysses(const Console& console, const PlanVerb& verb) {
   const plan::MathRates rates =
       verb.tflops ? plan::given_rate(*verb.tflops) : plan::attention_rates(layer.head_dim);
   const plan::Plan p = plan::plan_ulysses(profile, problem, rates, store_choice(verb)).value();
-  return finish(console, verb, profile, p, to_json(layer), "order");
+  return finish(console, verb, profile, p, to_json(layer), "order",
+                verb.closed_form_only ? SimulatedPlan{}
+                                      : simulate_plan(profile, layer, p, verb.tflops.has_value()));
 }
 
 void add_common(CLI::App& app, PlanVerb& options, Session& session) {
@@ -235,6 +269,7 @@ void add_common(CLI::App& app, PlanVerb& options, Session& session) {
   app.add_option("--threads", options.threads, "threads that store (as measured)");
   app.add_option("--tflops", options.tflops, "matrix rate of one GPU (measured or usual)")
       ->check(CLI::Range(0.001, 1e6));
+  app.add_flag("--closed-form", options.closed_form_only, "skip the simulation");
   app.add_option("--out", options.out, "where to write the document (JSON)");
   app.add_flag("--json", session.console.json, "machine output on stdout");
 }

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -144,7 +143,6 @@ void check(const MoeVerb& verb) {
 }
 
 int run_moe(const Console& console, const MoeVerb& verb) {
-  const auto started = std::chrono::steady_clock::now();
   check(verb);
   (void)store_options(verb.common, model::Mechanism::kStoreV4);
   const MoeLayer layer = resolve(verb.layer).value();
@@ -211,9 +209,6 @@ int run_moe(const Console& console, const MoeVerb& verb) {
   if (!verb.common.trace.empty())
     write_trace(verb.common.trace, runs[chosen].result.timeline,
                 fmt::format("{}, {}", layer.shape.name, label(runs[chosen].schedule)));
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  document["wall_s"] = seconds;
   if (!verb.common.out.empty()) {
     const auto written = write_file(verb.common.out, document.dump() + "\n");
     if (!written) return console.fail(written.error(), std::move(document));

@@ -9,6 +9,7 @@
 #include "cli/provenance.hpp"
 #include "cli/simulate.hpp"
 #include "cli/simulation_document.hpp"
+#include "cli/ulysses_simulation.hpp"
 #include "xstage/atomic_file.hpp"
 #include "xstage/sim/ulysses.hpp"
 
@@ -25,13 +26,6 @@ struct UlyssesVerb {
   std::optional<int> staging;
   std::optional<double> tile_us;
 };
-
-constexpr double kFlagUs = 1.15;  // measured, one way (data/h200x2/peers.json: half a round trip)
-constexpr std::int64_t kMaxTiles = std::int64_t{1} << 25;
-
-std::string name_of(UlyssesOrderKind order) {
-  return order == UlyssesOrderKind::kRemoteFirst ? "remote-first" : "row-major";
-}
 
 json run_json(UlyssesOrderKind order, const sim::UlyssesResult& r, double capacity) {
   double stall = 0;
@@ -50,8 +44,8 @@ json run_json(UlyssesOrderKind order, const sim::UlyssesResult& r, double capaci
                      {"tile_issue_us", rank.issue_mean},
                      {"peak_backlog_bytes", rank.most_backlog}});
   }
-  json out = {{"schedule", name_of(order)},
-              {"order", name_of(order)},
+  json out = {{"schedule", order_name(order)},
+              {"order", order_name(order)},
               {"time_us", r.time_us},
               {"stall_us", stall},
               {"stall_fraction", r.time_us > 0 ? stall / r.time_us : 0},
@@ -73,38 +67,14 @@ int run_ulysses(const Console& console, const UlyssesVerb& verb) {
     return console.fail(bad_input("an option of the simulated kernel is not allowed", "--tile-us",
                                   fmt::format("{}", *verb.tile_us), "0.01 to 1e7"));
   const AttentionLayer layer = resolve(verb.layer).value();
-  if (layer.ranks > 72)
-    return console.fail(
-        bad_input("too many ranks to simulate", "--ranks", std::to_string(layer.ranks), "1 to 72"));
   const model::Profile profile = profile_of(verb.common.profile);
-  sim::StoreOptions options = store_options(verb.common, default_mechanism(profile));
-  options.both_ways = layer.ranks > 1;
-  const sim::StoreModel store = sim::store_model(profile, options).value();
-  const bool bulk = store.mechanism->mechanism == model::Mechanism::kTmaBulk;
-
-  sim::UlyssesKernel kernel;
-  kernel.ranks = layer.ranks;
-  kernel.batch = layer.batch;
-  kernel.seq = layer.seq;
-  kernel.heads = layer.heads;
-  const std::int64_t tiles =
-      layer.batch * layer.heads * ((layer.seq + kernel.block_m - 1) / kernel.block_m);
-  if (tiles > kMaxTiles)
-    return console.fail(bad_input("too many tiles to simulate", "--seq", std::to_string(layer.seq),
-                                  "batch x heads x blocks of 128 rows up to 2^25"));
-  const sim::AttentionRate rate = sim::attention_tile(layer.seq, layer.head_dim, kernel.block_m);
-  kernel.tile_us = verb.tile_us.value_or(rate.tile_us);
-  kernel.row_bytes = 2.0 * static_cast<double>(layer.head_dim);
-  for (int rows = 0; rows <= kernel.block_m; ++rows)
-    kernel.issue_us.push_back(store.issue_us(rows * kernel.row_bytes));
-  kernel.residual = bulk ? 0 : store.residual;
-  kernel.staging = verb.staging.value_or(bulk ? 1 : 0);
-  kernel.flag_us = kFlagUs;
-  std::vector<std::string> assumed = store.notes;
-  if (!verb.tile_us && rate.assumed)
-    assumed.push_back("tile time: the rate of the nearest measured head size");
-  if (layer.ranks > 2)
-    assumed.push_back("senders that meet at one receiver do not slow each other");
+  UlyssesSimulation options;
+  options.store = store_options(verb.common, default_mechanism(profile));
+  options.staging = verb.staging;
+  options.tile_us = verb.tile_us;
+  const UlyssesSetup setup = ulysses_setup(profile, layer, options).value();
+  const sim::StoreModel& store = setup.store;
+  sim::UlyssesKernel kernel = setup.kernel;
 
   sim::TimelineOptions keep;
   keep.sms = traced_sms(store, verb.common.trace_sms);
@@ -131,7 +101,7 @@ int run_ulysses(const Console& console, const UlyssesVerb& verb) {
                    {"attention_us", alone},
                    {"runs", json::array()}};
   document["layer"]["kind"] = "ulysses";
-  document["provenance"]["assumed"] = assumed;
+  document["provenance"]["assumed"] = setup.assumed;
   console.text(fmt::format("{}: {} ranks, {} heads, {} rows, head size {}; a tile takes {:.1f} us",
                            layer.name, layer.ranks, layer.heads, layer.seq, layer.head_dim,
                            kernel.tile_us));
@@ -145,9 +115,10 @@ int run_ulysses(const Console& console, const UlyssesVerb& verb) {
     run["residual_us"] = r.time_us - alone;
     document["runs"].push_back(std::move(run));
     console.text(fmt::format("fused, {:<19} {:>10.1f} us   {:.1f} us more than attention alone",
-                             name_of(order), r.time_us, r.time_us - alone));
+                             order_name(order), r.time_us, r.time_us - alone));
     if (!verb.common.trace.empty() && !traced)
-      write_trace(verb.common.trace, r.timeline, fmt::format("{}, {}", layer.name, name_of(order)));
+      write_trace(verb.common.trace, r.timeline,
+                  fmt::format("{}, {}", layer.name, order_name(order)));
     traced = true;
   }
   if (!verb.common.out.empty()) {

@@ -1,0 +1,176 @@
+// xstage simulate, and the parts of validate and plan that simulate.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/xstage_process.hpp"
+
+namespace xstage::test {
+namespace {
+
+const std::string kRoot = XSTAGE_SOURCE_DIR;
+const std::string kProfile = kRoot + "/profiles/h200-nv18-x2.json";
+
+std::vector<std::string> simulate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "simulate");
+  arguments.insert(arguments.end(), {"--profile", kProfile});
+  return arguments;
+}
+
+std::string temporary(const std::string& name) {
+  const auto folder = std::filesystem::temp_directory_path() / "xstage_simulate_test";
+  std::filesystem::create_directories(folder);
+  return (folder / name).string();
+}
+
+nlohmann::json answer(const std::vector<std::string>& arguments) {
+  auto with_json = arguments;
+  with_json.push_back("--json");
+  const Outcome outcome = xstage(with_json);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return document(outcome);
+}
+
+TEST(SimulateVerb, BothSchedulesOfALargeLayerInTwoSeconds) {
+  const std::string trace = temporary("trace.json");
+  const auto before = std::chrono::steady_clock::now();
+  const auto d = answer(simulate(
+      {"moe", "--shape", "lingbot-video", "--tokens", "8192", "--ranks", "2", "--trace", trace}));
+  // On an idle core 0.4 s with five leads; the machine may be busy.
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
+  ASSERT_EQ(d.at("format"), "xstage.simulation/1");
+  ASSERT_EQ(d.at("runs").size(), 2U);
+  EXPECT_EQ(d["runs"][0]["schedule"], "wave");
+  EXPECT_EQ(d["runs"][1]["schedule"], "interleaved");
+  for (const auto& run : d["runs"]) {
+    EXPECT_GT(run.at("time_us").get<double>(), 400);
+    EXPECT_TRUE(run.at("deadlock").is_null());
+    ASSERT_EQ(run.at("backlog").size(), 2U);
+    const auto& backlog = run["backlog"][0];
+    EXPECT_EQ(backlog.at("time_us").size(), backlog.at("backlog_bytes").size());
+    for (const auto& bytes : backlog["backlog_bytes"])
+      EXPECT_LE(bytes.get<double>(), backlog.at("capacity_bytes").get<double>());
+    EXPECT_FALSE(run.at("timeline").at("tracks").empty());
+  }
+  EXPECT_FALSE(d.at("choice").at("reason").get<std::string>().empty());
+  EXPECT_FALSE(d.at("provenance").at("assumed").empty());
+  std::ifstream file(trace);
+  const auto events = nlohmann::json::parse(file).at("traceEvents");
+  std::size_t counters = 0, spans = 0;
+  for (const auto& event : events) {
+    if (event.at("ph") == "C") ++counters;
+    if (event.at("ph") == "X") ++spans;
+  }
+  EXPECT_GT(counters, 100U);
+  EXPECT_GT(spans, 100U);
+}
+
+TEST(SimulateVerb, TheSameSeedGivesTheSameAnswer) {
+  const auto run = [](const char* seed) {
+    const auto d = answer(simulate({"moe", "--shape", "lingbot-video", "--tokens", "512",
+                                    "--schedule", "wave", "--seed", seed}));
+    return d.at("runs")[0].at("time_us").get<double>();
+  };
+  EXPECT_EQ(run("7"), run("7"));
+  EXPECT_NE(run("7"), run("8"));
+}
+
+TEST(SimulateVerb, ADeadlockIsNamedAndExitsWithOne) {
+  const auto error =
+      expect_failure(simulate({"moe", "--shape", "lingbot-video", "--tokens", "2048", "--schedule",
+                               "interleaved", "--lead", "50", "--buffers", "20"}),
+                     1);
+  EXPECT_NE(error.at("message").get<std::string>().find("waits for the buffer of row"),
+            std::string::npos);
+}
+
+TEST(SimulateVerb, UlyssesBothOrders) {
+  const auto d = answer(simulate(
+      {"ulysses", "--seq", "8192", "--heads", "8", "--head-dim", "128", "--order", "both"}));
+  ASSERT_EQ(d.at("runs").size(), 2U);
+  EXPECT_LT(d["runs"][0]["time_us"].get<double>(), d["runs"][1]["time_us"].get<double>());
+  EXPECT_LE(d.at("attention_us").get<double>(), d["runs"][0]["time_us"].get<double>());
+}
+
+TEST(SimulateVerb, TheBurstLoopAgreesWithTheClosedForm) {
+  const auto d =
+      answer(simulate({"--burst-loop", "--producers", "132", "--bytes", "32768", "--gap-us", "4"}))
+          .at("burst_loop");
+  EXPECT_NEAR(d.at("simulated").at("period_us").get<double>(),
+              d.at("predicted").at("period_us").get<double>(), 0.15);
+  EXPECT_NEAR(d["simulated"].at("issue_us").get<double>(),
+              d["predicted"].at("issue_us").get<double>(), 0.15);
+  const auto isolated =
+      answer(simulate({"--burst-loop", "--align", "isolated", "--bytes", "65536"}))
+          .at("burst_loop");
+  EXPECT_NEAR(isolated.at("simulated").at("issue_us").get<double>(),
+              isolated.at("predicted").at("issue_us").get<double>(), 0.7);
+}
+
+TEST(SimulateVerb, ValidatesMeasuredSchedules) {
+  const auto d = answer({"validate", "--profile", kProfile, "--schedule-samples",
+                         kRoot + "/data/h200x2/synthetic_schedule.csv"})
+                     .at("schedule");
+  EXPECT_EQ(d.at("n"), 18);
+  EXPECT_LE(d.at("speedup").at("mean").get<double>(), 0.01);
+  EXPECT_LE(d["speedup"].at("worst").get<double>(), 0.025);
+  EXPECT_LE(d.at("time_fraction").at("mean").get<double>(), 0.02);
+  EXPECT_LE(d["time_fraction"].at("worst").get<double>(), 0.04);
+}
+
+TEST(SimulateVerb, PlansRestOnSimulationToo) {
+  const auto d = answer({"plan", "moe", "--profile", kProfile, "--shape", "lingbot-video"});
+  std::size_t simulated = 0;
+  for (const auto& s : d.at("schedules")) simulated += s.at("method") == "simulation";
+  EXPECT_GE(simulated, 3U);
+  EXPECT_EQ(d.at("choice").at("method"), "simulation");
+  const auto closed =
+      answer({"plan", "moe", "--profile", kProfile, "--shape", "lingbot-video", "--closed-form"});
+  for (const auto& s : closed.at("schedules")) EXPECT_EQ(s.at("method"), "closed form");
+}
+
+TEST(SimulateVerb, BadInputNamesTheOption) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> table = {
+      {{"simulate"}, ""},
+      {{"simulate", "moe", "--shape", "lingbot-video"}, "--profile"},
+      {simulate({"moe", "--shape", "no-such"}), "--shape"},
+      {simulate({"moe", "--shape", "lingbot-video", "--schedule", "random"}), "--schedule"},
+      {simulate({"moe", "--shape", "lingbot-video", "--schedule", "interleaved", "--lead", "0"}),
+       "--lead"},
+      {simulate({"moe", "--shape", "lingbot-video", "--lead", "5"}), "--lead"},
+      {simulate({"moe", "--shape", "lingbot-video", "--schedule", "wave", "--group", "-1"}),
+       "--group"},
+      {simulate({"moe", "--shape", "lingbot-video", "--dispatch", "mail"}), "--dispatch"},
+      {simulate({"moe", "--shape", "lingbot-video", "--staging", "99"}), "--staging"},
+      {simulate({"moe", "--shape", "lingbot-video", "--buffers", "-1"}), "--buffers"},
+      {simulate({"moe", "--shape", "lingbot-video", "--linear1-us", "nan"}), "--linear1-us"},
+      {simulate({"moe", "--shape", "lingbot-video", "--ranks", "128"}), "--ranks"},
+      {simulate({"moe", "--shape", "lingbot-video", "--mechanism", "pigeon"}), "--mechanism"},
+      {simulate({"moe", "--shape", "lingbot-video", "--trace-sms", "-2"}), "--trace-sms"},
+      {simulate({"ulysses", "--seq", "4096", "--heads", "8", "--head-dim", "128", "--order", "x"}),
+       "--order"},
+      {simulate(
+           {"ulysses", "--seq", "4096", "--heads", "8", "--head-dim", "128", "--tile-us", "-1"}),
+       "--tile-us"},
+      {simulate({"--burst-loop", "--align", "sideways"}), "--align"},
+      {simulate({"--burst-loop", "--bursts", "0"}), "--bursts"},
+      {simulate({"--burst-loop", "--window-us", "inf"}), "--window-us"},
+      {simulate({"--burst-loop", "--window-us", "1e9"}), "--window-us"},
+      {simulate({"--burst-loop", "--producers", "0"}), "producers"},
+      {simulate({"--burst-loop", "--bytes", "7"}), "bytes"},
+      {{"validate", "--profile", kProfile}, "--samples"},
+      {{"validate", "--profile", kProfile, "--schedule-samples", "/no/such"},
+       "--schedule-samples"}};
+  for (const auto& [arguments, field] : table) {
+    std::string line;
+    for (const auto& a : arguments) line += a + " ";
+    SCOPED_TRACE(line);
+    const auto error = expect_failure(arguments, 2);
+    EXPECT_EQ(error.value("field", ""), field);
+  }
+}
+
+}  // namespace
+}  // namespace xstage::test
