@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
   exit 2
 }
 
-steps_total=7
+steps_total=8
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
@@ -38,11 +38,18 @@ step "Fit a profile to the measured bursts"
 job profile.json fit "${samples[@]}" --name h200-nv18-x2
 
 step "Hold the model against the measurements, and against values left out of the fit"
-job validation.json validate --profile "$out/profile.json" "${samples[@]}" --folds
+job validation.json validate --profile "$out/profile.json" "${samples[@]}" --folds \
+  --schedule-samples data/h200x2/synthetic_schedule.csv
 
 step "Plan a MoE layer and a Ulysses attention on that node"
 job plan-moe.json plan moe --profile "$out/profile.json" --shape lingbot-video --tokens 8192 --ranks 2
 job plan-ulysses.json plan ulysses --profile "$out/profile.json" \
+  --batch 1 --seq 8192 --heads 24 --head-dim 128 --ranks 2
+
+step "Simulate both on that node, tile by tile"
+job simulation-moe.json simulate moe --profile "$out/profile.json" --shape lingbot-video --tokens 8192 \
+  --ranks 2 --trace "$out/timeline-moe.json"
+job simulation-ulysses.json simulate ulysses --profile "$out/profile.json" \
   --batch 1 --seq 8192 --heads 24 --head-dim 128 --ranks 2
 
 step "Run both layers with real numbers on CPU ranks"
@@ -58,3 +65,4 @@ python3 scripts/demo_summary.py "$out"
 
 printf '\nDone in %d s. Open %s in a browser; it needs no network.\n' \
   $((SECONDS - started_at)) "$PWD/$out/report.html"
+echo "The simulated timeline is $out/timeline-moe.json; Perfetto shows it."

@@ -34,17 +34,17 @@ def main():
             figures.append(figure("issue time error on unseen burst sizes, median",
                                   rounded(1000 * windowed["issue_us"]["median"]), "ns",
                                   "validation.json"))
-            sentences.append(f"Fitted without a burst size, the model predicts the {windowed['n']} windowed and "
-                             f"{isolated['n']} isolated runs of that size.")
+            sentences.append(f"Each burst size left out of the fit in turn, the model predicts the "
+                             f"{windowed['n']} windowed and {isolated['n']} isolated runs it never saw.")
     drain = load("profile.json").get("drain", {})
     if drain:
         figures.append(figure("drain rate, one way", rounded(drain["one_way_gb_per_s"], 4), "GB/s",
                               "profile.json"))
-    plan = load("plan-moe.json")
-    times = {row["schedule"]: row["time_us"] for row in plan.get("schedules", [])}
+    simulation = load("simulation-moe.json")
+    times = {row["schedule"]: row["time_us"] for row in simulation.get("runs", [])}
     if {"wave", "interleaved"} <= times.keys():
-        figures.append(figure("interleaved over wave, planned", rounded(times["wave"] / times["interleaved"]),
-                              "×", "plan-moe.json"))
+        figures.append(figure("interleaved over wave, simulated", rounded(times["wave"] / times["interleaved"]),
+                              "×", "simulation-moe.json"))
     runs = [load(path.name) for path in sorted(FOLDER.glob("run-*.json"))]
     if runs:
         right = sum(bool(run.get("ok")) for run in runs)

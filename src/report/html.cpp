@@ -102,6 +102,14 @@ std::string percent(std::optional<double> fraction) {
   return with_unit(number(*fraction * kPercent), "%");
 }
 
+std::string sentence(std::string text) {
+  if (text.empty()) return text;
+  if (text.front() >= 'a' && text.front() <= 'z')
+    text.front() = static_cast<char>(text.front() - 'a' + 'A');
+  if (text.back() != '.') text += '.';
+  return text;
+}
+
 std::string with_unit(const std::string& value, std::string_view unit) {
   if (value == kNone || unit.empty()) return value;
   // A narrow no-break space keeps figure and unit on one line.

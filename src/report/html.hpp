@@ -26,6 +26,8 @@ std::string binary_bytes(std::optional<double> value);
 std::string microseconds(std::optional<double> value);
 /// A fraction as a percentage.
 std::string percent(std::optional<double> fraction);
+/// Text as a sentence of its own: a capital first, a full stop last.
+std::string sentence(std::string text);
 /// Numbers with their unit behind a thin space.
 std::string with_unit(const std::string& value, std::string_view unit);
 

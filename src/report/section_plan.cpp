@@ -22,7 +22,7 @@ std::string phase_table(const json& phases) {
                microseconds(get_number(p, "recovery_gap_us")),
                verdict(get_bool(p, "rate_ok"), "holds", "exceeded"),
                verdict(get_bool(p, "capacity_ok"), "holds", "exceeded"),
-               escape(get_text(p, "regime", "–")),
+               "<span class=\"whole\">" + escape(get_text(p, "regime", "–")) + "</span>",
                microseconds(get_number(p, "stall_per_tile_us"))});
   return table.empty() ? std::string() : table.html("Store bursts by phase and the two conditions");
 }
@@ -60,7 +60,7 @@ std::string layer_line(const json& layer) {
     const std::string value = get_any(layer, key, "");
     if (!value.empty()) out += fmt::format(", {}{}{}", before, escape(value), after);
   };
-  if (get_text(layer, "kind") == "ulysses") {
+  if (get_number(layer, "seq")) {
     part("batch", "batch ", "");
     part("seq", "sequence ", "");
     part("heads", "", " heads");
@@ -90,7 +90,7 @@ void add_plan(const Document& document, Page& page) {
     body += fmt::format("<p class=\"answer\"><strong>{}</strong>{}{}. {}</p>", escape(schedule),
                         lead.empty() ? "" : " with lead " + escape(lead),
                         mechanism.empty() ? "" : ", stores by " + escape(mechanism),
-                        escape(get_text(choice, "reason")));
+                        escape(sentence(get_text(choice, "reason"))));
   }
   body += phase_table(child(content, "phases"));
   body += schedule_table(child(content, "schedules"), choice);

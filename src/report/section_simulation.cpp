@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "report/page.hpp"
@@ -44,6 +45,7 @@ Figure backlog_figure(const json& runs, const std::string& source) {
                  {}};
       if (line.x.size() != line.y.size() || line.x.empty()) continue;
       for (double& y : line.y) y /= 1e6;
+      if (line.x.back() > figure.x_until) figure.x_until = line.x.back();
       Panel& panel = by_rank["rank " + get_any(rank, "rank")];
       const auto capacity = get_number(rank, "capacity_bytes");
       const bool has_limit =
@@ -71,14 +73,43 @@ Figure backlog_figure(const json& runs, const std::string& source) {
   return figure;
 }
 
-Figure timeline_figure(const json& run, const std::string& source) {
+// One colour a name, the same in every timeline of a document: waiting is grey, a stall red, work
+// takes the rest of the scale.
+class Colours {
+ public:
+  explicit Colours(const json& runs) {
+    for (const json& run : runs) {
+      const json& names = child(child(run, "timeline"), "names");
+      if (!names.is_array()) continue;
+      for (const json& name : names)
+        if (name.is_string() && !is_wait(name) && name != "stall" && !places_.contains(name)) {
+          const std::size_t next = places_.size();
+          places_[name] = kWork[next % kWork.size()];
+        }
+    }
+  }
+  void paint(Trace& trace) const {
+    trace.colours = kScale;
+    trace.neutral = is_wait(trace.name);
+    const auto found = places_.find(trace.name);
+    trace.colour = found == places_.end() ? kStall : found->second;
+  }
+
+ private:
+  static constexpr int kScale = 7;
+  static constexpr int kStall = 5;
+  static constexpr std::array<int, 6> kWork{0, 1, 3, 4, 6, 2};
+  static bool is_wait(const std::string& name) { return name.starts_with("wait"); }
+  std::map<std::string, int> places_;
+};
+
+Figure timeline_figure(const json& run, const std::string& source, const Colours& colours) {
   const json& timeline = child(run, "timeline");
   Figure figure;
   figure.title = "Timeline: " + run_name(run);
   figure.caption = get_text(timeline, "shown");
   figure.source = source;
   figure.x_title = "time (µs)";
-  figure.link = "";
   const json& tracks = child(timeline, "tracks");
   const json& names = child(timeline, "names");
   if (!tracks.is_array() || !names.is_array()) return figure;
@@ -87,14 +118,15 @@ Figure timeline_figure(const json& run, const std::string& source) {
     Trace trace;
     trace.shape = Trace::Shape::kSpans;
     trace.name = name.is_string() ? name.get<std::string>() : "?";
-    trace.colour = static_cast<int>(panel.traces.size());
-    trace.colours = static_cast<int>(names.size());
+    colours.paint(trace);
     panel.traces.push_back(std::move(trace));
   }
   for (const json& track : tracks) {
     const auto row = static_cast<double>(figure.rows.size());
-    figure.rows.push_back(fmt::format("rank {} · SM {} · {}", get_any(track, "rank"),
-                                      get_any(track, "sm"), get_text(track, "role", "?")));
+    const std::string sm = get_any(track, "sm", "");
+    figure.rows.push_back(fmt::format("rank {} · {}{}", get_any(track, "rank"),
+                                      sm.empty() ? "" : "SM " + sm + " · ",
+                                      get_text(track, "role", "?")));
     const auto start = get_numbers(track, "start_us");
     const auto duration = get_numbers(track, "duration_us");
     const auto what = get_numbers(track, "what");
@@ -126,7 +158,7 @@ void add_simulation(const Document& document, Page& page) {
     body += fmt::format("<p class=\"answer\"><strong>{}</strong>{}. {}</p>",
                         escape(get_text(choice, "schedule", get_text(choice, "order", "–"))),
                         lead.empty() ? "" : " with lead " + escape(lead),
-                        escape(get_text(choice, "reason")));
+                        escape(sentence(get_text(choice, "reason"))));
   }
   if (runs.is_array()) {
     Table table({"schedule", ">time", ">stalled", ">stalled, share", ">tiles"});
@@ -140,10 +172,11 @@ void add_simulation(const Document& document, Page& page) {
     if (!table.empty()) body += table.html("Simulated schedules");
     body += page.place(backlog_figure(runs, document.file));
     // One time axis for all, so that the eye compares lengths.
+    const Colours colours(runs);
     std::vector<Figure> timelines;
     double until = 0;
     for (const json& run : runs) {
-      timelines.push_back(timeline_figure(run, document.file));
+      timelines.push_back(timeline_figure(run, document.file, colours));
       until = std::max(until, timelines.back().x_until);
     }
     for (Figure& timeline : timelines) {
