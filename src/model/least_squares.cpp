@@ -1,4 +1,4 @@
-#include "least_squares.hpp"
+#include "model/least_squares.hpp"
 
 #include <Eigen/Core>
 #include <cmath>

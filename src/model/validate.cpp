@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "fit/parts.hpp"
+#include "model/fit/parts.hpp"
 
 namespace xstage::model {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "stores.hpp"
+#include "plan/stores.hpp"
 
 namespace xstage::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "stores.hpp"
+#include "plan/stores.hpp"
 
 #include <fmt/format.h>
 

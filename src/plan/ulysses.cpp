@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "stores.hpp"
+#include "plan/stores.hpp"
 
 namespace xstage::plan {
 namespace {

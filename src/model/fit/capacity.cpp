@@ -1,12 +1,12 @@
 // Q: what an SM and its group hold before a burst stalls.
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <set>
 
-#include "../least_squares.hpp"
+#include "model/least_squares.hpp"
 
 namespace xstage::model {
 namespace {

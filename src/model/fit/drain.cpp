@@ -1,5 +1,5 @@
 // R, from three kinds of runs.
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 #include <cmath>
 

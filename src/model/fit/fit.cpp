@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 namespace xstage::model {
 namespace {

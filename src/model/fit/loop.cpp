@@ -1,12 +1,12 @@
 // What a loop of bursts costs beside issue and drain.
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <limits>
 
-#include "../least_squares.hpp"
+#include "model/least_squares.hpp"
 
 namespace xstage::model {
 namespace {

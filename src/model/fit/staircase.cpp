@@ -1,5 +1,5 @@
 // T_iss0: the staircase of passes.
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 namespace xstage::model {
 namespace {

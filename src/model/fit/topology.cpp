@@ -1,5 +1,5 @@
 // Who shares the link, and which SMs a grid takes.
-#include "parts.hpp"
+#include "model/fit/parts.hpp"
 
 #include <fmt/format.h>
 
