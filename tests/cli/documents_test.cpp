@@ -55,15 +55,22 @@ std::vector<Made> made(bool with_folds = false) {
       arguments->push_back("--samples");
       arguments->push_back(kData + file);
     }
-  return {{"fit", fit},
-          {"validation", validate},
-          {"prediction",
-           {"predict", "--profile", kProfile, "--producers", "132", "--bytes", "32768", "--gap-us",
-            "5"}},
-          {"plan-moe", {"plan", "moe", "--profile", kProfile, "--shape", "lingbot-video"}},
-          {"plan-ulysses",
-           {"plan", "ulysses", "--profile", kProfile, "--seq", "8192", "--heads", "24",
-            "--head-dim", "128"}}};
+  return {
+      {"fit", fit},
+      {"validation", validate},
+      {"prediction",
+       {"predict", "--profile", kProfile, "--producers", "132", "--bytes", "32768", "--gap-us",
+        "5"}},
+      {"plan-moe", {"plan", "moe", "--profile", kProfile, "--shape", "lingbot-video"}},
+      {"plan-ulysses",
+       {"plan", "ulysses", "--profile", kProfile, "--seq", "8192", "--heads", "24", "--head-dim",
+        "128"}},
+      {"simulation-moe",
+       {"simulate", "moe", "--profile", kProfile, "--shape", "lingbot-video", "--tokens", "1024"}},
+      {"simulation-ulysses",
+       {"simulate", "ulysses", "--profile", kProfile, "--seq", "8192", "--heads", "8", "--head-dim",
+        "128", "--order", "both"}},
+      {"simulation-burst-loop", {"simulate", "--burst-loop", "--profile", kProfile}}};
 }
 
 // With XSTAGE_UPDATE_GOLDEN set, the lists are written instead of compared.
