@@ -2,10 +2,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-foreach(room model schedule sim)
+foreach(room model plan schedule sim)
   set_target_properties(xstage_${room} PROPERTIES EXPORT_NAME ${room})
 endforeach()
-install(TARGETS xstage_model xstage_schedule xstage_sim EXPORT xstageTargets
+install(TARGETS xstage_model xstage_plan xstage_schedule xstage_sim EXPORT xstageTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/xstage
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")

@@ -230,6 +230,18 @@ plan::MoeProblem problem_of(const MoeLayer& layer, const shapes::Routing& routin
   return problem;
 }
 
+/// Rows of the busiest rank.
+std::int64_t most_rows(const plan::MoeProblem& problem) {
+  std::int64_t most = 0;
+  for (const plan::MoeRankLoad& rank : problem.ranks) {
+    std::int64_t rows = 0;
+    for (const std::uint32_t tokens : rank.expert_tokens)
+      rows += schedule::rows_of(tokens, problem.block_m);
+    most = std::max(most, rows);
+  }
+  return most;
+}
+
 int run_moe(const Console& console, const PlanVerb& verb) {
   const MoeLayer layer = resolve(verb.moe).value();
   const model::Profile profile = profile_of(verb.profile);
@@ -237,8 +249,10 @@ int run_moe(const Console& console, const PlanVerb& verb) {
   const plan::MoeProblem problem = problem_of(layer, routing);
   const plan::MathRates rates =
       verb.tflops ? plan::given_rate(*verb.tflops)
-                  : plan::moe_rates(layer.shape.name, shapes::name(layer.weights), problem.tokens,
-                                    problem.hidden, problem.intermediate, problem.topk);
+                  : plan::moe_rates({layer.shape.name, problem.hidden, problem.intermediate,
+                                     problem.weight_bytes, problem.activation_bytes},
+                                    problem.experts, layer.ranks, most_rows(problem),
+                                    problem.block_m, problem.block_n, profile.node.sms);
   const plan::Plan p = plan::plan_moe(profile, problem, rates, store_choice(verb)).value();
   return finish(console, verb, profile, p, to_json(layer), "schedule",
                 verb.closed_form_only ? SimulatedPlan{}

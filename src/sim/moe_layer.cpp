@@ -81,8 +81,9 @@ Result<MoeSetup> set_up_moe(const model::Profile& profile, const MoeLayerSpec& l
   if (out.pairs > 0)
     out.remote_fraction = static_cast<double>(remote) / static_cast<double>(out.pairs);
 
-  out.times =
-      tile_times(layer, traffic.experts, traffic.ranks, out.most_rows, k.tiling, out.workers);
+  out.times = plan::tile_times(
+      {layer.name, layer.hidden, layer.intermediate, layer.weight_bytes, layer.activation_bytes},
+      traffic.experts, traffic.ranks, out.most_rows, k.tiling, out.workers);
   if (options.linear1_us || options.linear2_us) {
     out.times.linear1_us = options.linear1_us.value_or(out.times.linear1_us);
     out.times.linear2_us = options.linear2_us.value_or(out.times.linear2_us);

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
-#include "xstage/result.hpp"
+#include "xstage/plan/tile_times.hpp"
 
 namespace xstage::plan {
 
@@ -13,16 +12,13 @@ namespace xstage::plan {
 struct MathRates {
   double first = 0;     ///< Linear-1 (or attention)
   double second = 0;    ///< Linear-2
-  bool assumed = true;  ///< false: measured for this very layer
+  bool assumed = true;  ///< false: measured for matrices of this size
   std::string source;
 };
 
-/// Rates of a MoE layer's two products. Measured ones where the shipped table (data/h200x2/
-/// peers.json, a grouped GEMM alone) holds the layer in this format, between its token counts by
-/// the logarithm of the tokens; elsewhere the rate a grouped GEMM reaches on large layers, assumed.
-/// `weights`: "w8a8", "bf16" or "w4a8".
-MathRates moe_rates(std::string_view layer, std::string_view weights, std::int64_t tokens,
-                    std::int64_t hidden, std::int64_t intermediate, std::int64_t topk);
+/// Rates of a MoE layer's two products, from tile_times().
+MathRates moe_rates(const MatrixWork& work, std::int64_t experts, int ranks, std::int64_t rows,
+                    std::int32_t block_m, std::int32_t block_n, int workers);
 
 /// Rate of attention forward by head dimension, assumed from library kernels on H200.
 MathRates attention_rates(std::int64_t head_dim);

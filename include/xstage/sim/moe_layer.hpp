@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "xstage/model/profile.hpp"
+#include "xstage/plan/tile_times.hpp"
 #include "xstage/result.hpp"
 #include "xstage/sim/from_profile.hpp"
 #include "xstage/sim/moe.hpp"
@@ -42,25 +43,12 @@ struct MoeOptions {
   std::optional<double> linear1_us, linear2_us;  ///< time of a tile, in place of the rate table
 };
 
-/// Time of the matrix products of one rank, as measured: a + b·rows for each linear.
-struct TileTimes {
-  double linear1_us = 0;
-  double linear2_us = 0;
-  std::string source;
-  bool assumed = false;
-};
-
-/// Time of a tile of each linear on this node when a rank of `ranks` works through `rows` rows:
-/// from the grouped GEMMs measured there where the layer's sizes are among them, else assumed.
-TileTimes tile_times(const MoeLayerSpec& layer, std::int64_t experts, int ranks, std::int64_t rows,
-                     const schedule::MoeTiling& tiling, int workers);
-
 /// A kernel that lacks nothing but its schedule.
 struct MoeSetup {
   StoreModel store;
   MoeTraffic traffic;
   MoeKernel kernel;
-  TileTimes times;
+  plan::TileTimes times;
   std::vector<std::string> assumed;
   std::int32_t workers = 0;
   std::int64_t most_rows = 0;  ///< of one rank

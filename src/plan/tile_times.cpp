@@ -1,19 +1,14 @@
-// How long a tile's matrix product takes on the measured node.
-//
-// Grouped GEMMs were measured alone at two numbers of tokens for six layers. Their time grows as
-// a + b·rows: b is the Tensor Cores', a is what weights cost that are read once however few rows
-// there are. A layer of the same hidden and intermediate size takes these; every other layer is
-// assumed to run at the median of the measured rates.
+#include "xstage/plan/tile_times.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
-#include "xstage/sim/moe_layer.hpp"
-
-namespace xstage::sim {
+namespace xstage::plan {
 
 extern const std::string_view kEmbeddedPeers;
 
@@ -111,7 +106,7 @@ Rates median_rates(const std::map<std::string, Lines>& lines) {
 
 }  // namespace
 
-TileTimes tile_times(const MoeLayerSpec& layer, std::int64_t experts, int ranks, std::int64_t rows,
+TileTimes tile_times(const MatrixWork& layer, std::int64_t experts, int ranks, std::int64_t rows,
                      const schedule::MoeTiling& tiling, int workers) {
   static const std::map<std::string, Lines> lines = measured_lines();
   static const Rates rates = median_rates(lines);
@@ -152,4 +147,4 @@ TileTimes tile_times(const MoeLayerSpec& layer, std::int64_t experts, int ranks,
   return out;
 }
 
-}  // namespace xstage::sim
+}  // namespace xstage::plan
