@@ -1,6 +1,7 @@
 # Options and the one place where compiler flags are set.
 option(XSTAGE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(XSTAGE_CLI "Build the command line" ${PROJECT_IS_TOP_LEVEL})
+option(XSTAGE_FUZZ "Build the fuzz targets (clang)" OFF)
 option(XSTAGE_WARNINGS_AS_ERRORS "Treat compiler warnings as errors" ${PROJECT_IS_TOP_LEVEL})
 set(XSTAGE_CUDA "auto" CACHE STRING "Build the CUDA room: auto, on or off")
 set_property(CACHE XSTAGE_CUDA PROPERTY STRINGS auto on off)
