@@ -33,6 +33,12 @@ const char* name(sync::Site site) {
   return "unknown";
 }
 
+/// A wait for another rank, rather than for this rank's own workers.
+bool names_a_rank(const sync::WaitRecord& record) {
+  return record.site == sync::Site::kRoutes || record.site == sync::Site::kCombinePieces ||
+         record.site == sync::Site::kExchangePieces || record.site == sync::Site::kOutputPieces;
+}
+
 }  // namespace
 
 std::string describe(const sync::WaitRecord& record) {
@@ -46,17 +52,18 @@ std::string describe(const sync::WaitRecord& record) {
 }
 
 Error wait_error(const std::vector<sync::WaitRecord>& records, std::uint64_t limit_ns) {
-  const sync::WaitRecord* first = nullptr;
-  int others = 0;
+  const sync::WaitRecord* first = nullptr;   // the cause
+  const sync::WaitRecord* remote = nullptr;  // the longest wait for another rank
+  int others = -1;
   for (const sync::WaitRecord& record : records) {
     if (record.end == sync::WaitEnd::kNone) continue;
+    ++others;
     const bool cause = record.end != sync::WaitEnd::kStopped;
     // Somebody who waits for another rank says more than its mates who wait for it.
-    const bool better =
-        !first ||
-        (cause && (first->end == sync::WaitEnd::kStopped || first->site == sync::Site::kBarrier));
-    if (first) ++others;
-    if (better) first = &record;
+    if (!first || (cause && (first->end == sync::WaitEnd::kStopped ||
+                             (names_a_rank(record) && !names_a_rank(*first)))))
+      first = &record;
+    if (names_a_rank(record) && (!remote || record.waited_ns > remote->waited_ns)) remote = &record;
   }
   if (!first)
     return {ErrorKind::kTimeout, "a rank stopped answering, and nobody waited for it", {}, {}, {}};
@@ -64,6 +71,7 @@ Error wait_error(const std::vector<sync::WaitRecord>& records, std::uint64_t lim
   error.kind =
       first->end == sync::WaitEnd::kCorrupt ? ErrorKind::kCheckFailed : ErrorKind::kTimeout;
   error.what = describe(*first);
+  if (remote && !names_a_rank(*first)) error.what += "; " + describe(*remote);
   if (others > 0) error.what += fmt::format("; {} more workers stopped", others);
   error.field = name(first->site);
   error.value = fmt::format("{}", first->seen);

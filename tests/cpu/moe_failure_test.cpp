@@ -15,8 +15,8 @@ TEST(MoeFailure, ALateRankIsWaitedForAndPastTheLimitNamed) {
   auto group = layer.group();
   MoeLaunchOptions options;
   options.late_rank = 1;
-  options.late_ns = 300 * kMillisecond;
-  options.limit_ns = 20 * kMillisecond;  // of later launches; the first one is generous
+  options.late_ns = 1000 * kMillisecond;
+  options.limit_ns = 200 * kMillisecond;  // of later launches; the first one is generous
   EXPECT_EQ(group.launch(layer.weights, layer.inputs, options).value(), expected);
   const auto late = group.launch(layer.weights, layer.inputs, options);
   ASSERT_FALSE(late.ok());
@@ -39,7 +39,7 @@ TEST(MoeFailure, ARankThatStopsAnywhereEndsTheOthersWithinTheLimit) {
     MoeLaunchOptions options;
     options.stopped_rank = 2;
     options.stop_before = step;
-    options.first_limit_ns = options.limit_ns = 100 * kMillisecond;
+    options.first_limit_ns = options.limit_ns = 1000 * kMillisecond;
     const auto begin = std::chrono::steady_clock::now();
     const auto result = group.launch(layer.weights, layer.inputs, options);
     const auto elapsed = std::chrono::steady_clock::now() - begin;
@@ -52,7 +52,7 @@ TEST(MoeFailure, ARankThatStopsAnywhereEndsTheOthersWithinTheLimit) {
       limit += wait.end == sync::WaitEnd::kLimit;
       stopped += wait.end == sync::WaitEnd::kStopped;
     }
-    EXPECT_GE(limit, 1);
+    EXPECT_GE(limit, 1);  // the others may be told to stop before their own limit
     EXPECT_EQ(limit + stopped, 2 * layer.config.workers);
     EXPECT_EQ(group.launch(layer.weights, layer.inputs).value(), expected);
   }

@@ -269,7 +269,7 @@ TEST(Ulysses, ARankThatStopsIsNamedAndTheNextLaunchWorks) {
     UlyssesLaunchOptions options;
     options.stopped_rank = 1;
     options.stop_before = step;
-    options.limit_ns = options.first_limit_ns = 100000000;
+    options.limit_ns = options.first_limit_ns = 1000000000;
     const auto result = group.launch(data.inputs, {}, options);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().kind, ErrorKind::kTimeout);
