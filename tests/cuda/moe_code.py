@@ -4,8 +4,8 @@
 usage: moe_code.py TOOLS_DIR FUSED_OBJECT GEMM_OBJECT
 
 Nothing fails when the compiler waits after every product or puts sums into local memory; it is only
-slow. So: every product is there, only the last of each half of a step waits, the math warps touch
-no local memory, roles trade registers, signals are released and acquired at system scope.
+slow. So: every product is there, only the last of each half of a step waits, a step touches no
+local memory, roles trade registers, signals are released and acquired at system scope.
 """
 import re
 import sys
@@ -20,24 +20,26 @@ def instructions(tool, path):
     return [" ".join(code.split()) for code in found]
 
 
-def math_part(code):
-    """From where math warps take registers to the block's next common barrier."""
-    begin = next((i for i, c in enumerate(code) if f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {MATH}" in c), None)
-    if begin is None:
+def step(code):
+    """The loop over steps: from the wait for its boxes to the branch after the last product."""
+    products = [i for i, c in enumerate(code) if c.startswith("QGMMA")]
+    if not products:
         return []
-    end = next((i for i, c in enumerate(code[begin:]) if "BAR.SYNC" in c or c == "EXIT"), len(code) - begin)
-    return code[begin:begin + end]
+    begin = max(i for i, c in enumerate(code[:products[0]]) if "SYNCS.PHASECHK" in c)
+    end = next(i for i, c in enumerate(code) if i > products[-1] and "BRA" in c)
+    return code[begin:end]
 
 
 def problems(code, fused):
     products = [c for c in code if c.startswith("QGMMA.64x128x32.F32.E4M3.E4M3")]
-    math = math_part(code)
+    loop = step(code)
     text = "\n".join(code)
     rules = [
         (len(products) == 8, f"{len(products)} products, not two halves of four"),
         (sum("gsb0" in c for c in products) == 2, "not only the last product of a half waits"),
-        (len(math) > 500, "math warps do not take registers"),
-        (not any(re.search(r"\b(STL|LDL)\b", c) for c in math), "math warps use local memory"),
+        (len(loop) > 140, "sums are not added in the loop over steps"),
+        (not any(re.search(r"\b(STL|LDL)\b", c) for c in loop), "a step uses local memory"),
+        (f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {MATH}" in text, "math warps do not take registers"),
         (f"USETMAXREG.DEALLOC.CTAPOOL {FRONT}" in text, "the front does not give registers"),
         (text.count("UTMALDG.5D") >= 3, "tiles are not loaded by TMA"),
         ("UBLKCP" in text, "rows are not stored by bulk copies"),

@@ -397,6 +397,39 @@ class Bench {
     std::printf("       worst row: %.2e own, %.2e end to end\n", own[2], end[2]);
   }
 
+  /// Where the time of a launch goes, of the second one in a row.
+  void print_marks(const MoeSchedule& schedule, MoeDispatch dispatch) {
+    must(layer_->set_schedule(schedule, dispatch), "schedule");
+    const int blocks = config_.workers;
+    auto in = inputs();
+    for (int r = 0; r < z_.ranks; ++r) {
+      check(cudaSetDevice(r), "device");
+      in[r].marks = device_array<std::uint64_t>(blocks * moe::kMarks);
+    }
+    for (int i = 0; i < 3; ++i) must(layer_->launch(in, streams_), "launch");
+    must(layer_->finish(streams_), "finish");
+    constexpr const char* kNames[] = {
+        "begin",      "staged",   "routed", "dispatched",        "issued",
+        "tiles done", "combined", "end",    "waited for tokens", "waited for Linear-1"};
+    for (int r = 0; r < z_.ranks; ++r) {
+      std::vector<std::uint64_t> marks(static_cast<std::size_t>(blocks * moe::kMarks));
+      check(cudaMemcpy(marks.data(), in[r].marks, marks.size() * 8, cudaMemcpyDefault), "marks");
+      check(cudaFree(in[r].marks), "free");
+      std::uint64_t begin = ~std::uint64_t{0};
+      for (int w = 0; w < blocks; ++w) begin = std::min(begin, marks[w * moe::kMarks]);
+      std::printf("MARKS  rank %d:", r);
+      for (int m = 0; m < moe::kMarks; ++m) {
+        std::vector<double> us;
+        for (int w = 0; w < blocks; ++w)
+          us.push_back(static_cast<double>(marks[w * moe::kMarks + m] - (m < 8 ? begin : 0)) /
+                       1000);
+        std::sort(us.begin(), us.end());
+        std::printf(" %s %.0f/%.0f/%.0f", kNames[m], us.front(), us[us.size() / 2], us.back());
+      }
+      std::printf("\n");
+    }
+  }
+
   double median_us(const MoeSchedule& schedule, MoeDispatch dispatch, int repeats) {
     must(layer_->set_schedule(schedule, dispatch), "schedule");
     std::vector<std::vector<cudaEvent_t>> events(z_.ranks);
@@ -633,6 +666,7 @@ void times(int ranks, std::uint64_t seed, const std::string& only) {
         std::printf("TIME   %-18s M=%-5ld %-24s %8.1f us\n", l.name, static_cast<long>(tokens),
                     what, b.median_us(s, d, 9));
       };
+      b.print_marks(MoeSchedule::interleaved(16), MoeDispatch::kPerRank);
       line("wave per rank", MoeSchedule::wave(group), MoeDispatch::kPerRank);
       line("wave per slot", MoeSchedule::wave(group), MoeDispatch::kPerSlot);
       line("lead 4 per rank", MoeSchedule::interleaved(4), MoeDispatch::kPerRank);

@@ -10,8 +10,16 @@ namespace xstage::moe {
 
 using Signals = sync::MoeSignals<cuda::DevicePolicy>;
 
-inline constexpr int kDispatchWarps = 2;
-inline constexpr int kPieceBytes = 4096;
+/// Signals after one fence for many, or ahead of a barrier that orders them.
+class FencedPolicy : public cuda::DevicePolicy {
+ public:
+  __device__ void store_release(std::uint64_t* word, std::uint64_t value) const {
+    ptx::st_relaxed_sys(word, value);
+  }
+  __device__ void add_release(std::uint64_t* word, std::uint64_t value) const {
+    ptx::red_add_relaxed_sys(word, value);
+  }
+};
 
 /// Tables of this launch, in shared memory behind BlockShared. Sources are ranks.
 struct RouteTables {
@@ -38,8 +46,6 @@ struct RouteTables {
 
 struct BlockShared {
   TileShared tiles;
-  std::uint8_t piece[kDispatchWarps][kPieceBytes];
-  std::uint64_t piece_full[kDispatchWarps];
   std::uint64_t epoch;
 };
 
@@ -68,6 +74,28 @@ inline constexpr std::int64_t kRouteScratch = sizeof(TileShared::a) + sizeof(Til
 __device__ inline sync::WaitContext wait_context(const FusedParams& p, std::uint64_t epoch) {
   return {p.stop_words, p.layout.config.ranks, p.rank, static_cast<std::int32_t>(blockIdx.x), epoch,
           p.limit_ns,   p.records + blockIdx.x};
+}
+
+/// When a block reached a point of the launch, in ns of its GPU's timer, and what its loader
+/// waited.
+enum class Mark : int {
+  kBegin,
+  kStaged,      ///< all blocks have staged their tokens
+  kRouted,      ///< the tables of what comes here are complete
+  kDispatched,  ///< the block has fetched its share of tokens
+  kIssued,      ///< the loader has fetched its last step
+  kTilesDone,   ///< all warps have left their roles
+  kCombined,    ///< all results for own tokens are here
+  kEnd,
+  kWaitedDispatch,  ///< a duration: the loader's waits for tokens
+  kWaitedLinear1,   ///< a duration: the loader's waits for Linear-1
+  kCount
+};
+
+__device__ inline void mark(const FusedParams& p, Mark which) {
+  if (p.marks != nullptr)
+    p.marks[blockIdx.x * static_cast<int>(Mark::kCount) + static_cast<int>(which)] =
+        ptx::globaltimer();
 }
 
 /// The last index whose value is at most `wanted`; values grow, the first is at most `wanted`.

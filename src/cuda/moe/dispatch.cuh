@@ -1,5 +1,17 @@
-// Dispatch: warps that fetch the tokens of this rank's experts, in the order of the pool's rows.
+// Dispatch: all warps fetch the tokens of this rank's experts, before they take their roles,
+// through the shared memory where steps will be.
+//
+// First, and with all that memory, because reads that come later share the link with combine's
+// stores and queue behind them: two warps beside the tiles had lingbot-video's tokens after 600 µs,
+// and the loaders waited for them for 240 µs.
+//
+// Neighbouring places of the pool belong to different warps of the GPU, so that the first rows are
+// complete first. A warp looks at 32 places at a time, one a lane: whose token, and where else on
+// this rank it goes. Then it streams the tokens, piece by piece: all but one piece of its ring are
+// on their way while that one is stored to all its places.
 #pragma once
+
+#include <cstddef>
 
 #include "cuda/moe/block.cuh"
 #include "cuda/ptx/bulk.cuh"
@@ -7,83 +19,102 @@
 
 namespace xstage::moe {
 
+inline constexpr int kWarps = kThreads / 32;
+/// Tokens travel in pieces through a ring of slots, one ring a warp.
+inline constexpr int kPieceBytes = 1024;
+inline constexpr int kPieces =
+    static_cast<int>((sizeof(TileShared::a) + sizeof(TileShared::b)) / kWarps / kPieceBytes);
+
 class Dispatcher {
  public:
-  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables, BlockShared& s,
-                        const sync::WaitContext& context, int warp)
+  /// `pieces`, `full`: of this warp, the latter initialised.
+  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables, std::uint8_t* pieces,
+                        std::uint64_t* full, const sync::WaitContext& context)
       : p_(p),
         t_(tables),
-        piece_(s.piece[warp]),
-        full_(&s.piece_full[warp]),
+        pieces_(pieces),
+        full_(full),
         context_(context),
         signals_(policy_, p.layout, p.symmetric, p.workspace, context),
-        warp_(warp) {}
+        lane_(static_cast<int>(threadIdx.x % 32)),
+        local_(static_cast<std::int32_t>(p.layout.experts_local)) {}
 
   /// Whole warp. False: an entry cannot be; every rank is told.
   __device__ bool run() {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const auto local = static_cast<std::int32_t>(p_.layout.experts_local);
-    const bool per_slot = p_.layout.config.dispatch == layout::MoeDispatch::kPerSlot;
     // Peers' tokens were written by ordinary stores; they are read by bulk copies.
     ptx::fence_proxy_async();
-    const std::int64_t places = std::int64_t{t_.first_row[local]} * kBlockM;
-    const std::int64_t step = std::int64_t{32} * kDispatchWarps * gridDim.x;
-    for (std::int64_t first = 32 * (blockIdx.x + std::int64_t{warp_} * gridDim.x); first < places;
-         first += step) {
-      // Each lane looks at one place: whose token is it, and is this where the token is fetched?
-      const std::int64_t place = first + lane;
-      const int expert =
-          last_at_most(t_.first_row, local, static_cast<std::uint32_t>(place / kBlockM));
-      const auto within =
-          static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[expert]} * kBlockM);
-      std::int32_t source = 0, chain[kMaxTopk];
-      std::uint32_t pair = 0;
-      std::int32_t at = -1;
-      if (within < t_.tokens[expert]) {
-        for (std::int32_t s = 1; s < p_.layout.config.ranks; ++s)
-          if (t_.begin[s * local + expert] <= within) source = s;
-        at = static_cast<std::int32_t>(t_.offset[source * (local + 1) + expert] + within -
-                                       t_.begin[source * local + expert]);
-      }
-      bool good = true;
-#pragma unroll
-      for (int d = 0; d < kMaxTopk; ++d) {
-        chain[d] = at;
-        if (at < 0) continue;
-        const layout::RouteEntry entry = entry_of(source, at);
-        if (d == 0) {
-          pair = entry.pair;
-          if (!per_slot && entry.first == 0) chain[0] = -1;
-        }
-        good = good && entry.pair < static_cast<std::uint64_t>(p_.layout.pairs) &&
-               entry.next < static_cast<std::int32_t>(t_.offset[source * (local + 1) + local]);
-        at = per_slot || chain[0] < 0 || !good ? -1 : entry.next;
-      }
+    const std::int64_t places = std::int64_t{t_.first_row[local_]} * kBlockM;
+    const std::int64_t warps = std::int64_t{kWarps} * gridDim.x;
+    const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
+    for (std::int64_t first = 0; first < places; first += 32 * warps) {
+      Batch batch;
+      const bool good = look(first + lane_ * warps + own, places, batch);
       if (!__all_sync(~0u, good)) {
         if (!good)
           sync::stop_all(
               policy_, context_,
-              {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p_.rank, context_.worker, source,
-               static_cast<std::uint64_t>(p_.layout.pairs), pair, context_.epoch, 0});
+              {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p_.rank, context_.worker, batch.source,
+               static_cast<std::uint64_t>(p_.layout.pairs), batch.token, context_.epoch, 0});
         return false;
       }
-      for (std::uint32_t left = __ballot_sync(~0u, chain[0] >= 0); left != 0; left &= left - 1) {
-        const int from = __ffs(static_cast<int>(left)) - 1;
-        std::int32_t mine = -1;
-#pragma unroll
-        for (int d = 0; d < kMaxTopk; ++d) {
-          const std::int32_t entry = __shfl_sync(~0u, chain[d], from);
-          if (lane == d) mine = entry;
-        }
-        copy_token(__shfl_sync(~0u, source, from),
-                   __shfl_sync(~0u, pair, from) / static_cast<std::uint32_t>(p_.layout.config.topk),
-                   mine);
-      }
+      stream(batch);
     }
     return true;
   }
 
  private:
+  /// One token a lane, and where it goes: its places on this rank, -1 behind the last.
+  struct Batch {
+    std::int32_t source = 0;
+    std::uint32_t token = 0;
+    std::int32_t place[kMaxTopk];
+  };
+  static constexpr int kAhead = kPieces - 1;
+
+  /// Whether the routes of `place` make sense. A token is fetched where it is first needed, and
+  /// only there, unless every slot fetches its own.
+  __device__ bool look(std::int64_t place, std::int64_t places, Batch& batch) {
+    const bool per_slot = p_.layout.config.dispatch == layout::MoeDispatch::kPerSlot;
+    std::int32_t at = -1;
+    if (place < places) {
+      const int expert =
+          last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
+      const auto within =
+          static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[expert]} * kBlockM);
+      if (within < t_.tokens[expert]) {
+        for (std::int32_t s = 1; s < p_.layout.config.ranks; ++s)
+          if (t_.begin[s * local_ + expert] <= within) batch.source = s;
+        at = static_cast<std::int32_t>(t_.offset[batch.source * (local_ + 1) + expert] + within -
+                                       t_.begin[batch.source * local_ + expert]);
+      }
+    }
+    const std::uint32_t* const offset = t_.offset + batch.source * (local_ + 1);
+    const auto entries = static_cast<std::int32_t>(offset[local_]);
+    bool good = true;
+#pragma unroll
+    for (int d = 0; d < kMaxTopk; ++d) {
+      batch.place[d] = -1;
+      if (at < 0) continue;
+      const layout::RouteEntry entry = entry_of(batch.source, at);
+      if (entry.pair >= static_cast<std::uint64_t>(p_.layout.pairs) || entry.next >= entries)
+        good = false;
+      if (d == 0) batch.token = entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk);
+      if (!good || (d == 0 && !per_slot && entry.first == 0)) {
+        at = -1;
+        continue;
+      }
+      const int expert = last_at_most(offset, local_, static_cast<std::uint32_t>(at));
+      const std::uint32_t to = t_.first_row[expert] * kBlockM +
+                               t_.begin[batch.source * local_ + expert] +
+                               static_cast<std::uint32_t>(at) - offset[expert];
+      batch.place[d] = static_cast<std::int32_t>(to);
+      *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, to)) = {
+          static_cast<std::uint32_t>(batch.source), entry.pair, __float_as_uint(entry.weight), 0};
+      at = per_slot ? -1 : entry.next;
+    }
+    return good;
+  }
+
   __device__ layout::RouteEntry entry_of(std::int32_t source, std::int32_t at) const {
     const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(
         p_.layout.entries_of(p_.symmetric[p_.rank], signals_.slot(), source) + at));
@@ -91,72 +122,134 @@ class Dispatcher {
             static_cast<std::int32_t>(raw.w)};
   }
 
-  /// One token of `source` to the places of the entries that the lanes hold (-1: none).
-  __device__ void copy_token(std::int32_t source, std::int64_t token, std::int32_t entry_at) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const auto local = static_cast<std::int32_t>(p_.layout.experts_local);
-    void* const base = p_.symmetric[source];
+  /// Copies the tokens of a batch.
+  __device__ void stream(const Batch& batch) {
+    const std::uint32_t tokens = __ballot_sync(~0u, batch.place[0] >= 0);
+    if (tokens == 0) return;
+    std::uint32_t left = tokens, to_issue = tokens;
+    std::int32_t issue_at = 0;
     const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden);
-    const char* const from = p_.layout.token(base, token);
-    load_piece(from, bytes);
-    std::int64_t place = -1;
-    if (entry_at >= 0) {
-      const std::uint32_t* const offset = t_.offset + source * (local + 1);
-      const int expert = last_at_most(offset, local, static_cast<std::uint32_t>(entry_at));
-      place = std::int64_t{t_.first_row[expert]} * kBlockM + t_.begin[source * local + expert] +
-              static_cast<std::uint32_t>(entry_at) - offset[expert];
-      const layout::RouteEntry entry = entry_of(source, entry_at);
-      *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, place)) = {
-          static_cast<std::uint32_t>(source), entry.pair, __float_as_uint(entry.weight), 0};
-    }
-    const std::uint32_t places = __ballot_sync(~0u, place >= 0);
-    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
-    for (std::int32_t first = 0; first < groups; first += 32) {
-      const std::int32_t group = first + lane;
-      const float scale =
-          group < groups ? __ldcg(p_.layout.scales_of_token(base, token) + group) : 0.0f;
-      for (std::uint32_t left = places; left != 0; left &= left - 1) {
-        const std::int64_t to = __shfl_sync(~0u, place, __ffs(static_cast<int>(left)) - 1);
-        if (group < groups)
-          p_.layout.pool_scales_of(p_.workspace, to / kBlockM, group)[to % kBlockM] = scale;
+    for (int i = 0; i < kAhead; ++i) issue(batch, to_issue, issue_at);
+    float scales[2];
+    load_scales(batch, left, scales);
+    while (left != 0) {
+      const int from = __ffs(static_cast<int>(left)) - 1;
+      left &= left - 1;
+      std::int32_t place = -1;
+#pragma unroll
+      for (int d = 0; d < kMaxTopk; ++d) {
+        const std::int32_t there = __shfl_sync(~0u, batch.place[d], from);
+        if (lane_ == d) place = there;
+      }
+      store_scales(place, scales);
+      if (left != 0) load_scales(batch, left, scales);
+      for (std::int32_t at = 0; at < bytes; at += kPieceBytes) {
+        ptx::bulk_wait_source();  // of the piece before, whose slot is issued now
+        __syncwarp();
+        issue(batch, to_issue, issue_at);
+        const int slot = static_cast<int>(done_ % kPieces);
+        wait(&full_[slot], done_ / kPieces & 1);
+        if (place >= 0)
+          ptx::bulk_store(p_.layout.pool_token(p_.workspace, place) + at,
+                          pieces_ + slot * kPieceBytes, piece_bytes(bytes - at));
+        ptx::bulk_commit();
+        ++done_;
       }
     }
-    for (std::int32_t done = 0; done < bytes; done += kPieceBytes) {
-      if (done > 0) load_piece(from + done, bytes - done);
-      wait(full_, parity_);
-      parity_ ^= 1;
-      if (place >= 0)
-        ptx::bulk_store(p_.layout.pool_token(p_.workspace, place) + done, piece_,
-                        piece_bytes(bytes - done));
-      ptx::bulk_commit();
-      ptx::bulk_wait_source();
-      __syncwarp();
+    signal(batch);
+  }
+
+  /// Starts the next piece of the first token in `tokens`.
+  __device__ void issue(const Batch& batch, std::uint32_t& tokens, std::int32_t& at) {
+    if (tokens == 0) return;
+    const int from = __ffs(static_cast<int>(tokens)) - 1;
+    const std::int32_t source = __shfl_sync(~0u, batch.source, from);
+    const std::uint32_t token = __shfl_sync(~0u, batch.token, from);
+    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden);
+    const std::uint32_t size = piece_bytes(bytes - at);
+    if (lane_ == 0) {
+      const int slot = static_cast<int>(issued_ % kPieces);
+      ptx::mbarrier_arrive_expect(&full_[slot], size);
+      ptx::bulk_load(pieces_ + slot * kPieceBytes,
+                     p_.layout.token(p_.symmetric[source], token) + at, size, &full_[slot]);
     }
+    ++issued_;
+    at += kPieceBytes;
+    if (at < bytes) return;
+    at = 0;
+    tokens &= tokens - 1;
+  }
+
+  /// Scales of the first token in `tokens`: groups lane and lane + 32.
+  __device__ void load_scales(const Batch& batch, std::uint32_t tokens, float (&scales)[2]) const {
+    const int from = __ffs(static_cast<int>(tokens)) - 1;
+    const std::int32_t source = __shfl_sync(~0u, batch.source, from);
+    const float* const of_token =
+        p_.layout.scales_of_token(p_.symmetric[source], __shfl_sync(~0u, batch.token, from));
+    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
+    for (int i = 0; i < 2; ++i)
+      if (lane_ + 32 * i < groups) scales[i] = __ldcg(of_token + lane_ + 32 * i);
+  }
+
+  /// `place`: one of the token's places in each lane, or -1.
+  __device__ void store_scales(std::int32_t place, const float (&scales)[2]) const {
+    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
+    for (std::uint32_t lanes = __ballot_sync(~0u, place >= 0); lanes != 0; lanes &= lanes - 1) {
+      const std::int32_t to = __shfl_sync(~0u, place, __ffs(static_cast<int>(lanes)) - 1);
+      for (int i = 0; i < 2; ++i)
+        if (lane_ + 32 * i < groups)
+          p_.layout.pool_scales_of(p_.workspace, to / kBlockM, lane_ + 32 * i)[to % kBlockM] =
+              scales[i];
+    }
+  }
+
+  /// The tokens of a batch are in all their places.
+  __device__ void signal(const Batch& batch) {
     ptx::bulk_wait_done();
-    // Scales and origins were ordinary stores; the loader of another block reads them in bulk.
+    // Scales and origins were ordinary stores; loaders read scales in bulk.
     ptx::fence_proxy_async();
     __syncwarp();
-    if (place >= 0) signals_.dispatched(place / kBlockM, 1);
+    ptx::fence_sys();
+#pragma unroll
+    for (int d = 0; d < kMaxTopk; ++d)
+      if (batch.place[d] >= 0) signals_.dispatched(batch.place[d] / kBlockM, 1);
   }
 
   __device__ static std::uint32_t piece_bytes(std::int32_t left) {
     return static_cast<std::uint32_t>(left < kPieceBytes ? left : kPieceBytes);
   }
-  __device__ void load_piece(const char* from, std::int32_t left) {
-    if (threadIdx.x % 32 != 0) return;
-    ptx::mbarrier_arrive_expect(full_, piece_bytes(left));
-    ptx::bulk_load(piece_, from, piece_bytes(left), full_);
-  }
 
   const FusedParams& p_;
   const RouteTables& t_;
-  std::uint8_t* piece_;
-  std::uint64_t* full_;
+  std::uint8_t* pieces_;  ///< [kPieces][kPieceBytes]
+  std::uint64_t* full_;   ///< [kPieces]
   const sync::WaitContext& context_;
-  cuda::DevicePolicy policy_;
-  Signals signals_;
-  int warp_;
-  std::uint32_t parity_ = 0;
+  FencedPolicy policy_;
+  sync::MoeSignals<FencedPolicy> signals_;
+  int lane_;
+  std::int32_t local_;
+  std::uint32_t issued_ = 0, done_ = 0;  ///< pieces, of all tokens so far
 };
+
+/// All warps of the block. Where steps and staging will be lie pieces and their barriers. False: an
+/// entry cannot be.
+__device__ inline bool dispatch(const FusedParams& p, const RouteTables& tables, BlockShared& s,
+                                const sync::WaitContext& context) {
+  constexpr int kBarriers = kWarps * kPieces;
+  static_assert(offsetof(TileShared, b) == sizeof(TileShared::a) && kBarriers <= kThreads &&
+                sizeof(TileShared::staging) >= kBarriers * sizeof(std::uint64_t));
+  auto* const full = reinterpret_cast<std::uint64_t*>(s.tiles.staging);
+  if (threadIdx.x < kBarriers) ptx::mbarrier_init(&full[threadIdx.x], 1);
+  ptx::fence_mbarrier_init();
+  __syncthreads();
+  const int ring = static_cast<int>(threadIdx.x / 32) * kPieces;
+  const bool good =
+      Dispatcher(p, tables, s.tiles.a[0] + ring * kPieceBytes, full + ring, context).run();
+  const bool all = __syncthreads_and(good);
+  if (threadIdx.x < kBarriers) ptx::mbarrier_invalidate(&full[threadIdx.x]);
+  ptx::fence_proxy_async_shared();
+  __syncthreads();
+  return all;
+}
 
 }  // namespace xstage::moe

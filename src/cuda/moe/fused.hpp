@@ -31,6 +31,7 @@ struct FusedParams {
   const float* weights;         ///< [tokens][k]
   const std::uint16_t* addend;  ///< [tokens][H] bf16, or null
   std::uint16_t* out;           ///< [tokens][H] bf16
+  std::uint64_t* marks;         ///< [workers][Mark::kCount], or null: times are not kept
   std::int64_t tokens;
   std::uint64_t limit_ns;
   std::int32_t rank;

@@ -1,10 +1,10 @@
 // The fused MoE layer of one rank: one persistent kernel, a block an SM.
 //
 //   all warps     quantise own tokens, publish and read routes          prologue.cuh
+//   all warps     fetch the tokens of this rank's experts               dispatch.cuh
 //   warp 8        loader: walks the schedule, waits, fetches steps      loader.cuh
 //   warps 0 … 7   two math warpgroups: products, SwiGLU, staging        product.cuh, swiglu.cuh
 //   warp 9        store: staging to the workspace, or to token owners   staging.cuh
-//   warps 10, 11  dispatch: fetch the tokens of this rank's experts     dispatch.cuh
 //   all warps     slot sums of own tokens                               combine.cuh
 //
 // Only the prologue, the loader and the last step wait for other blocks or ranks; such a wait ends
@@ -26,7 +26,10 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
   cuda::DevicePolicy policy;
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
   if (threadIdx.x == 0) {
-    Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, 0));
+    mark(p, Mark::kBegin);
+    FencedPolicy before_barrier;
+    sync::MoeSignals<FencedPolicy> signals(before_barrier, p.layout, p.symmetric, p.workspace,
+                                           wait_context(p, 0));
     signals.begin();
     s.epoch = signals.epoch();
   }
@@ -46,6 +49,7 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
   bool good = threadIdx.x != 0 || signals.staged();
   if (!__syncthreads_and(good)) return false;
 
+  if (threadIdx.x == 0) mark(p, Mark::kStaged);
   write_routes(p, range, scratch, tables, signals.slot());
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -62,7 +66,10 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
     good = signals.wait_routes(static_cast<std::int32_t>(threadIdx.x));
   if (!__syncthreads_and(good)) return false;
   if (!read_counts(p, tables, signals.slot(), context)) return false;
-  if (threadIdx.x == 0) signals.record_rows(tables.first_row[p.layout.experts_local]);
+  if (threadIdx.x == 0) {
+    signals.record_rows(tables.first_row[p.layout.experts_local]);
+    mark(p, Mark::kRouted);
+  }
   // The routes' scratch lies where bulk copies write next.
   ptx::fence_proxy_async_shared();
   __syncthreads();
@@ -81,10 +88,13 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
   const schedule::MoeOrder order(p.layout.tiling, p.layout.config.schedule, tables.tokens,
                                  static_cast<std::int32_t>(p.layout.experts_local));
   schedule::StaticTiles tiles(order, blockIdx.x, gridDim.x);
+  std::uint64_t waited[2] = {0, 0};
   for (schedule::MoeTile tile; tiles.next(tile);) {
     const bool first = tile.linear == schedule::Linear::kFirst;
+    const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
     if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
       break;
+    if (p.marks != nullptr) (first ? waited[0] : waited[1]) += ptx::globaltimer() - before;
     // What the wait acquired was partly written by ordinary stores; it is read by bulk copies.
     ptx::fence_proxy_async();
     put_task(s.tiles, tasks,
@@ -110,6 +120,11 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
     load_tile(s.tiles, stages, source);
   }
   put_task(s.tiles, tasks, {});
+  if (p.marks == nullptr) return;
+  std::uint64_t* const marks = p.marks + blockIdx.x * static_cast<int>(Mark::kCount);
+  marks[static_cast<int>(Mark::kWaitedDispatch)] = waited[0];
+  marks[static_cast<int>(Mark::kWaitedLinear1)] = waited[1];
+  mark(p, Mark::kIssued);
 }
 
 /// Products, and what follows them in registers. A math warpgroup.
@@ -228,27 +243,25 @@ __global__ void __launch_bounds__(kThreads, 1)
                                        static_cast<std::int32_t>(p.layout.experts_local));
   if (threadIdx.x == 0) {
     init_barriers(s.tiles);
-    for (int i = 0; i < kDispatchWarps; ++i) ptx::mbarrier_init(&s.piece_full[i], 1);
-    ptx::fence_mbarrier_init();
   }
   if (!run_prologue(p, s, tables)) return;
+  if (!dispatch(p, tables, s, wait_context(p, s.epoch))) return;
+  if (threadIdx.x == 0) mark(p, Mark::kDispatched);
 
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp < kMathWarps) {
     ptx::set_registers_up<kMathRegisters>();
     run_math(p, s);
+    ptx::set_registers_down<kLaunchRegisters>();
   } else {
     ptx::set_registers_down<kFrontRegisters>();
-    if (warp == kMathWarps) {
-      if (threadIdx.x % 32 == 0) run_loader(p, maps, s, tables);
-    } else if (warp == kMathWarps + 1) {
-      run_store(p, maps, s);
-    } else {
-      const sync::WaitContext context = wait_context(p, s.epoch);
-      Dispatcher(p, tables, s, context, warp - kMathWarps - 2).run();
-    }
+    if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(p, maps, s, tables);
+    if (warp == kMathWarps + 1) run_store(p, maps, s);
+    __syncwarp();
+    ptx::set_registers_up<kLaunchRegisters>();
   }
   __syncthreads();
+  if (threadIdx.x == 0) mark(p, Mark::kTilesDone);
 
   bool good = true;
   if (static_cast<std::int32_t>(threadIdx.x) < p.layout.config.ranks) {
@@ -256,7 +269,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
     good = signals.wait_combined(static_cast<std::int32_t>(threadIdx.x), tables.sent[threadIdx.x]);
   }
-  if (__syncthreads_and(good)) sum_slots(p);
+  if (!__syncthreads_and(good)) return;
+  if (threadIdx.x == 0) mark(p, Mark::kCombined);
+  sum_slots(p);
+  if (p.marks == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x == 0) mark(p, Mark::kEnd);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "cuda/probe/check.cuh"
 
 namespace xstage::moe {
+static_assert(kMarks == static_cast<int>(Mark::kCount));
 namespace {
 
 // nvcc does not compile Debian's fmt 9.
@@ -265,6 +266,7 @@ Result<bool> Layer::launch(const std::vector<RankInput>& inputs,
     params.weights = input.weights;
     params.addend = input.addend;
     params.out = input.out;
+    params.marks = input.marks;
     params.tokens = input.tokens;
     params.rank = static_cast<std::int32_t>(i);
     XSTAGE_CUDA_TRY(cudaSetDevice(rank.gpu));

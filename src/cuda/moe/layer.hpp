@@ -29,7 +29,11 @@ struct RankInput {
   const float* weights = nullptr;         ///< [tokens][k]
   const std::uint16_t* addend = nullptr;  ///< [tokens][H] bf16, or null
   std::uint16_t* out = nullptr;           ///< [tokens][H] bf16
+  std::uint64_t* marks = nullptr;         ///< [workers][kMarks] times of each block, or null
 };
+
+/// Times that a block can keep of a launch; block.cuh names them.
+inline constexpr int kMarks = 10;
 
 struct Limits {
   std::chrono::nanoseconds first = std::chrono::minutes(5);   ///< waits of the first launch

@@ -10,6 +10,22 @@
 
 namespace xstage::moe {
 
+/// 256 values of a token, eight a lane; 16 lanes hold one group. Whole warp.
+__device__ inline void stage_piece(const uint4& raw, char* codes, float* scale_of_group_here) {
+  float v[8];
+  unpack_bf16(raw, v);
+  float largest = 0;
+  for (const float value : v) largest = fmaxf(largest, fabsf(value));
+  for (int step = 8; step > 0; step /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  const float scale = scale_of_group(largest), inverse = 1.0f / scale;
+  uint2 packed;
+  packed.x = pack_e4m3(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse);
+  packed.y = pack_e4m3(v[4] * inverse, v[5] * inverse, v[6] * inverse, v[7] * inverse);
+  *reinterpret_cast<uint2*>(codes) = packed;
+  if (threadIdx.x % 16 == 0) *scale_of_group_here = scale;
+}
+
 /// One token a warp: bf16 to e4m3 codes with one scale for 128 values.
 __device__ inline void stage_tokens(const FusedParams& p) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -20,21 +36,19 @@ __device__ inline void stage_tokens(const FusedParams& p) {
        t += warps) {
     char* const codes = p.layout.token(own, t);
     float* const scales = p.layout.scales_of_token(own, t);
-    for (std::int64_t at = lane * 8; at < hidden; at += 256) {
-      const uint4 raw = *reinterpret_cast<const uint4*>(p.x + t * hidden + at);
-      float v[8];
-      unpack_bf16(raw, v);
-      float largest = 0;
-      for (const float value : v) largest = fmaxf(largest, fabsf(value));
-      // 16 lanes hold one group of 128 values.
-      for (int step = 8; step > 0; step /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-      const float scale = scale_of_group(largest);
-      uint2 packed;
-      packed.x = pack_e4m3(v[0] / scale, v[1] / scale, v[2] / scale, v[3] / scale);
-      packed.y = pack_e4m3(v[4] / scale, v[5] / scale, v[6] / scale, v[7] / scale);
-      *reinterpret_cast<uint2*>(codes + at) = packed;
-      if (lane % 16 == 0) scales[at / 128] = scale;
+    // Eight pieces of 256 values in flight: a piece alone would wait for memory each time.
+    for (std::int64_t first = 0; first < hidden; first += 8 * 256) {
+      uint4 raw[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const std::int64_t at = first + i * 256 + lane * 8;
+        if (at < hidden) raw[i] = *reinterpret_cast<const uint4*>(p.x + t * hidden + at);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const std::int64_t at = first + i * 256 + lane * 8;
+        if (at < hidden) stage_piece(raw[i], codes + at, scales + at / 128);
+      }
     }
   }
   // Peers read the codes through bulk copies.

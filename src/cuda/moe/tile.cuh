@@ -30,10 +30,11 @@ inline constexpr int kFrontWarps = 4;
 inline constexpr int kThreads = 32 * (kMathWarps + kFrontWarps);
 /// A block is launched with 168 registers a thread; what one role gives up the others may take, and
 /// asking for more waits for ever.
+inline constexpr int kLaunchRegisters = 168;
 inline constexpr int kMathRegisters = 224;
 inline constexpr int kFrontRegisters = 56;
 static_assert(kMathRegisters * 32 * kMathWarps + kFrontRegisters * 32 * kFrontWarps <=
-              168 * kThreads);
+              kLaunchRegisters * kThreads);
 
 /// A staged row of 256 bf16 values, and 16 bytes so that eight rows lie in different banks.
 inline constexpr int kStagedRowBytes = 2 * kBlockN + 16;

@@ -15,6 +15,11 @@ __device__ __forceinline__ void mbarrier_init(std::uint64_t* barrier, std::uint3
                : "memory");
 }
 
+/// Its memory may be used for something else.
+__device__ __forceinline__ void mbarrier_invalidate(std::uint64_t* barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 /// Initialised barriers become visible to the copy engine.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -60,4 +60,9 @@ __device__ __forceinline__ std::uint64_t atom_add_acq_rel_sys(std::uint64_t* p, 
   return old;
 }
 
+/// For a caller that has fenced already.
+__device__ __forceinline__ void red_add_relaxed_sys(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 }  // namespace xstage::ptx
