@@ -41,7 +41,8 @@ Result<UlyssesSetup> ulysses_setup(const model::Profile& profile, const Attentio
   if (!options.tile_us && rate.assumed)
     out.assumed.push_back("tile time: the rate of the nearest measured head size");
   if (layer.ranks > 2)
-    out.assumed.push_back("senders that meet at one receiver do not slow each other");
+    out.assumed.push_back(
+        "a rank receives as fast as it sends; senders that meet there share that");
   return out;
 }
 

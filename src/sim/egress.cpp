@@ -24,20 +24,22 @@ Egress::Egress(const EgressParameters& parameters, std::uint64_t seed)
   for (const auto& group : parameters.groups)
     for (int sm : group) count = std::max(count, sm + 1);
   sms_.resize(static_cast<std::size_t>(count));
+  taken_.assign(static_cast<std::size_t>(std::max(1, parameters.peers)), 1);
+  throttle_ = taken_;
   for (const auto& members : parameters.groups) {
     for (int sm : members)
       sms_[static_cast<std::size_t>(sm)].group = static_cast<int>(groups_.size());
     groups_.push_back({});
     groups_.back().sms = members;
+    groups_.back().lanes.resize(static_cast<std::size_t>(std::max(1, parameters.peers)));
   }
 }
 
 double Egress::queue(int index) const {
   const Sm& sm = sms_[static_cast<std::size_t>(index)];
-  const Group& group = groups_[static_cast<std::size_t>(sm.group)];
   if (sm.mode == Mode::kIdle) return 0;
   if (sm.mode == Mode::kFull) return parameters_.queue_per_sm;
-  const double served = group.service - sm.level;
+  const double served = lane_of(sm).service - sm.level;
   const double in =
       sm.mode == Mode::kFilling ? std::min(sm.left, sm.inflow * (now_ - sm.since)) : 0;
   return std::clamp(sm.queue + in - served, 0.0, parameters_.queue_per_sm);
@@ -52,8 +54,7 @@ double Egress::backlog() const {
 
 /// Brings an SM's queue and what is left of its burst to the present.
 void Egress::update(Sm& sm) {
-  const Group& group = groups_[static_cast<std::size_t>(sm.group)];
-  const double served = group.service - sm.level;
+  const double served = lane_of(sm).service - sm.level;
   if (sm.mode == Mode::kFilling) {
     const double in = std::min(sm.left, sm.inflow * (now_ - sm.since));
     sm.left -= in;
@@ -64,7 +65,7 @@ void Egress::update(Sm& sm) {
   } else if (sm.mode == Mode::kDraining) {
     sm.queue = std::max(0.0, sm.queue - served);
   }
-  sm.level = group.service;
+  sm.level = lane_of(sm).service;
   sm.since = now_;
 }
 
@@ -104,6 +105,29 @@ void Egress::share() {
       if (group.share < 0) group.share = even / group.active;
     break;
   }
+  throttle_ = taken_;
+  if (parameters_.peer_rate < kNever)
+    for (std::size_t peer = 0; peer < throttle_.size(); ++peer) {
+      double to_peer = 0;
+      for (const Group& group : groups_) to_peer += group.lanes[peer].active * group.share;
+      if (to_peer * taken_[peer] > parameters_.peer_rate)
+        throttle_[peer] = parameters_.peer_rate / to_peer;
+    }
+}
+
+double Egress::wanted(int peer) {
+  if (rates_stale_) share();
+  double rate = 0;
+  for (const Group& group : groups_)
+    rate += group.lanes[static_cast<std::size_t>(peer)].active * group.share;
+  return std::min(rate, parameters_.peer_rate);
+}
+
+void Egress::throttle(int peer, double taken) {
+  double& now = taken_[static_cast<std::size_t>(peer)];
+  if (now == taken) return;
+  now = taken;
+  rates_stale_ = true;
 }
 
 double Egress::served_with_luck(double bytes) {
@@ -119,13 +143,30 @@ void Egress::set_timer(int index, double time) {
 }
 
 void Egress::activate(Sm& sm) {
-  Group& group = groups_[static_cast<std::size_t>(sm.group)];
   if (sm.mode != Mode::kIdle) return;
   sm.queue = 0;
-  sm.level = group.service;
+  sm.level = lane_of(sm).service;
   sm.since = now_;
-  ++group.active;
+  ++group_of(sm).active;
+  ++lane_of(sm).active;
   rates_stale_ = true;
+}
+
+/// An SM that still drains goes on in the lane of its new burst's peer.
+void Egress::move_to_lane(Sm& sm, int peer) {
+  if (sm.peer == peer) return;
+  update(sm);
+  const double before = lane_of(sm).service;
+  lane_of(sm).stale = true;
+  if (sm.mode != Mode::kIdle) --lane_of(sm).active;
+  sm.peer = peer;
+  const double shift = lane_of(sm).service - before;
+  sm.level += shift;
+  for (Mark& mark : sm.marks) mark.level += shift;
+  if (sm.mode != Mode::kIdle) {
+    ++lane_of(sm).active;
+    rates_stale_ = true;
+  }
 }
 
 void Egress::start(int index, const Burst& burst) {
@@ -137,13 +178,14 @@ void Egress::start(int index, const Burst& burst) {
     set_timer(index, sm.issue_end);
     return;
   }
+  move_to_lane(sm, burst.peer);
   activate(sm);
   update(sm);
   sm.mode = Mode::kFilling;
   sm.left = served_with_luck(burst.bytes);
   sm.inflow = burst.issue_us > 0 ? sm.left / burst.issue_us : kNever;
   sm.residual = std::min(burst.residual, burst.bytes);
-  groups_[static_cast<std::size_t>(sm.group)].stale = true;
+  lane_of(sm).stale = true;
   fire_timer(index);
 }
 
@@ -193,7 +235,7 @@ void Egress::enter_full(int index) {
   Sm& sm = sms_[static_cast<std::size_t>(index)];
   sm.mode = Mode::kFull;
   sm.full_level = sm.level + sm.left;
-  groups_[static_cast<std::size_t>(sm.group)].stale = true;
+  lane_of(sm).stale = true;
 }
 
 void Egress::finish_issue(int index) {
@@ -205,11 +247,10 @@ void Egress::finish_issue(int index) {
     events_.push_back({index, EgressEvent::kDrained, sm.tag});
     return;
   }
-  Group& group = groups_[static_cast<std::size_t>(sm.group)];
   update(sm);
   sm.left = 0;
   sm.mode = Mode::kDraining;
-  group.stale = true;
+  lane_of(sm).stale = true;
   const double inside = sm.queue - (parameters_.queue_per_sm - sm.residual);
   if (inside <= 0)
     events_.push_back({index, EgressEvent::kSettled, sm.tag});
@@ -234,16 +275,17 @@ double Egress::next_level_of(const Sm& sm) const {
 
 void Egress::fire_level(int index) {
   Sm& sm = sms_[static_cast<std::size_t>(index)];
-  Group& group = groups_[static_cast<std::size_t>(sm.group)];
-  group.stale = true;
-  if (!sm.marks.empty() && sm.marks.front().level <= group.service + kSlack) {
+  Lane& lane = lane_of(sm);
+  lane.stale = true;
+  if (!sm.marks.empty() && sm.marks.front().level <= lane.service + kSlack) {
     const Mark mark = sm.marks.front();
     sm.marks.pop_front();
     events_.push_back({index, mark.kind, mark.tag});
     if (sm.marks.empty() && sm.mode == Mode::kDraining) {
       sm.mode = Mode::kIdle;
       sm.queue = 0;
-      --group.active;
+      --group_of(sm).active;
+      --lane.active;
       rates_stale_ = true;
     }
     return;
@@ -257,12 +299,14 @@ void Egress::fire_level(int index) {
   finish_issue(index);
 }
 
-void Egress::refresh(Group& group) {
-  group.stale = false;
-  group.next_level = kNever;
-  for (int index : group.sms)
-    group.next_level =
-        std::min(group.next_level, next_level_of(sms_[static_cast<std::size_t>(index)]));
+void Egress::refresh(Group& group, int peer) {
+  Lane& lane = group.lanes[static_cast<std::size_t>(peer)];
+  lane.stale = false;
+  lane.next_level = kNever;
+  for (int index : group.sms) {
+    const Sm& sm = sms_[static_cast<std::size_t>(index)];
+    if (sm.peer == peer) lane.next_level = std::min(lane.next_level, next_level_of(sm));
+  }
 }
 
 double Egress::next_event() {
@@ -276,9 +320,14 @@ double Egress::next_event() {
   if (rates_stale_) share();
   for (Group& group : groups_) {
     if (group.active == 0) continue;
-    if (group.stale) refresh(group);
-    if (group.next_level < kNever)
-      next = std::min(next, now_ + std::max(0.0, group.next_level - group.service) / group.share);
+    for (std::size_t peer = 0; peer < group.lanes.size(); ++peer) {
+      Lane& lane = group.lanes[peer];
+      if (lane.active == 0) continue;
+      if (lane.stale) refresh(group, static_cast<int>(peer));
+      if (lane.next_level < kNever)
+        next = std::min(next, now_ + std::max(0.0, lane.next_level - lane.service) /
+                                         (group.share * throttle_[peer]));
+    }
   }
   if (!flow_.empty())
     next = std::min(next, now_ + std::max(0.0, flow_.front().level - flow_service_) / flow_rate_);
@@ -290,7 +339,9 @@ void Egress::advance(double time) {
   const double step = time - now_;
   if (step > 0) {
     for (Group& group : groups_)
-      if (group.active > 0) group.service += group.share * step;
+      for (std::size_t peer = 0; group.active > 0 && peer < group.lanes.size(); ++peer)
+        if (group.lanes[peer].active > 0)
+          group.lanes[peer].service += group.share * throttle_[peer] * step;
     if (!flow_.empty()) flow_service_ += flow_rate_ * step;
   }
   now_ = std::max(now_, time);
@@ -302,10 +353,15 @@ void Egress::advance(double time) {
     if (timer.version == sms_[static_cast<std::size_t>(timer.sm)].version) fire_timer(timer.sm);
   }
   for (Group& group : groups_) {
-    if (group.active == 0 || group.next_level > group.service + kSlack) continue;
-    for (int index : group.sms)
-      while (next_level_of(sms_[static_cast<std::size_t>(index)]) <= group.service + kSlack)
-        fire_level(index);
+    if (group.active == 0) continue;
+    for (const Lane& lane : group.lanes) {
+      if (lane.active == 0 || lane.next_level > lane.service + kSlack) continue;
+      const auto peer = static_cast<int>(&lane - group.lanes.data());
+      for (int index : group.sms) {
+        const Sm& sm = sms_[static_cast<std::size_t>(index)];
+        while (sm.peer == peer && next_level_of(sm) <= lane.service + kSlack) fire_level(index);
+      }
+    }
   }
   while (!flow_.empty() && flow_.front().level <= flow_service_ + kSlack) {
     events_.push_back({-1, EgressEvent::kFlow, flow_.front().tag});

@@ -117,6 +117,8 @@ Result<MoeSetup> set_up_moe(const model::Profile& profile, const MoeLayerSpec& l
   const double scales =
       layer.activation_bytes == 1 ? static_cast<double>(layer.hidden) / 128 * 4 : 0;
   k.token_bytes = static_cast<double>(layer.hidden) * layer.activation_bytes + scales;
+  if (traffic.ranks > 2)
+    out.assumed.push_back("no limit on what one rank receives from several others at once");
   if (traffic.ranks > 1) {
     if (options.dispatch == Dispatch::kOncePerRank)
       k.token_bytes *= first_time_share(traffic, layer.tokens);

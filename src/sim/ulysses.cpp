@@ -24,8 +24,10 @@ class UlyssesRun {
         ranks_(static_cast<std::size_t>(kernel.ranks)) {
     egress_.reserve(ranks_.size());
     for (int r = 0; r < kernel.ranks; ++r) {
-      egress_.emplace_back(fabric[static_cast<std::size_t>(r) % fabric.size()],
-                           seed * 1000003 + static_cast<std::uint64_t>(r));
+      EgressParameters parameters = fabric[static_cast<std::size_t>(r) % fabric.size()];
+      parameters.peers = kernel.ranks;
+      receive_rate_.push_back(parameters.drain_rate);
+      egress_.emplace_back(parameters, seed * 1000003 + static_cast<std::uint64_t>(r));
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
       const RowRange own{begin(r), begin(r + 1)};
       const std::int64_t heads = head_begin(r + 1) - head_begin(r);
@@ -50,6 +52,11 @@ class UlyssesRun {
           link = r;
         }
       if (std::isinf(next)) break;
+      if (kernel_.ranks > 2 && next >= next_incast_) {
+        now_ = std::max(now_, next_incast_);
+        meet();
+        continue;
+      }
       now_ = std::max(now_, next);
       if (recorder_.due(now_)) {
         std::vector<double> bytes;
@@ -123,6 +130,30 @@ class UlyssesRun {
     }
   }
 
+  /// Receivers that more is sent to than they can take slow their senders down.
+  void meet() {
+    for (std::size_t r = 0; r < egress_.size(); ++r) advance(static_cast<int>(r));
+    for (int peer = 0; peer < kernel_.ranks; ++peer) {
+      double rate = 0;
+      for (Egress& egress : egress_) rate += egress.wanted(peer);
+      const double most = receive_rate_[static_cast<std::size_t>(peer)];
+      for (Egress& egress : egress_) egress.throttle(peer, rate > most ? most / rate : 1);
+    }
+    // Often enough to follow bursts of some µs; with many ranks a round looks at many links.
+    next_incast_ = now_ + std::max(1.0, kernel_.ranks / 8.0);
+  }
+
+  /// The rank that owns the first remote row of a tile.
+  int peer_of(int rank, std::int64_t first, std::int64_t last) const {
+    const std::int64_t row = first >= begin(rank) && first < begin(rank + 1)
+                                 ? std::min(begin(rank + 1), last - 1)
+                                 : first;
+    auto owner = static_cast<int>(row * kernel_.ranks / kernel_.seq);
+    while (owner + 1 < kernel_.ranks && begin(owner + 1) <= row) ++owner;
+    while (owner > 0 && begin(owner) > row) --owner;
+    return owner;
+  }
+
   void next_tile(int rank, int sm) {
     Worker& w = worker(rank, sm);
     if (!w.tiles.next(w.tile)) return;
@@ -163,7 +194,7 @@ class UlyssesRun {
     if (egress_[static_cast<std::size_t>(rank)].now() < now_) advance(rank);
     const double share = static_cast<double>(rows - own) / static_cast<double>(rows);
     egress_[static_cast<std::size_t>(rank)].start(
-        sm, {bytes, w.issue_floor, kernel_.residual * share, 0});
+        sm, {bytes, w.issue_floor, kernel_.residual * share, 0, peer_of(rank, first, last)});
   }
 
   void settled(int rank, int sm) {
@@ -214,6 +245,8 @@ class UlyssesRun {
   bool recording_;
   std::vector<Rank> ranks_;
   std::vector<Egress> egress_;
+  std::vector<double> receive_rate_;
+  double next_incast_ = 0;
   std::vector<Wake> heap_;
   std::uint64_t created_ = 0;
   double now_ = 0;

@@ -106,6 +106,7 @@ TEST(Egress, BacklogStaysWithinCapacityAndEveryByteLeaves) {
       for (int i = 0; i < members; ++i) p.groups.back().push_back(sms++);
     }
     Egress egress(p, 1);
+    p.peers = *rc::gen::inRange(1, 4);
     double total = 0;
     std::vector<int> left(static_cast<std::size_t>(sms));
     const auto burst = [&](int sm) {
@@ -141,6 +142,41 @@ TEST(Egress, BacklogStaysWithinCapacityAndEveryByteLeaves) {
     RC_ASSERT(egress.backlog() == 0);
     RC_ASSERT(egress.now() >= (total - 0.1 * issued) / p.drain_rate * (1 - 1e-9));
   }));
+}
+
+TEST(Egress, PeersHaveTheirOwnLimits) {
+  EgressParameters p = even(4, 100000, 1000);
+  p.peers = 2;
+  p.peer_rate = 40000;
+  Egress egress(p, 1);
+  for (int sm = 0; sm < 4; ++sm) egress.start(sm, {1e6, 0, 0, static_cast<std::uint64_t>(sm), 0});
+  EXPECT_NEAR(egress.wanted(0), 40000, 1e-6);
+  EXPECT_NEAR(run(egress).at({EgressEvent::kDrained, 0}), 4e6 / 40000, 1e-3);
+
+  // Two peers: each gets its own SMs' share of the link; a receiver that takes half slows its own
+  // alone.
+  p.peer_rate = 60000;
+  Egress two(p, 1);
+  two.throttle(1, 0.5);
+  for (int sm = 0; sm < 4; ++sm) two.start(sm, {1e6, 0, 0, static_cast<std::uint64_t>(sm), sm / 2});
+  const auto times = run(two);
+  EXPECT_NEAR(times.at({EgressEvent::kDrained, 0}), 1e6 / 25000, 1e-3);
+  // Alone on the link after that, at half of what an SM can do with half of the link each.
+  EXPECT_NEAR(times.at({EgressEvent::kDrained, 2}), 40 + 5e5 / (0.5 * 50000), 1e-3);
+}
+
+TEST(Egress, ABurstToAnotherPeerWaitsForTheQueueBeforeIt) {
+  EgressParameters p = even(1, 10000, 20000);
+  p.peers = 2;
+  Egress egress(p, 1);
+  egress.start(0, {10000, 0, 0, 1, 0});
+  Egress::Event event;
+  while (egress.poll(event)) {
+  }
+  egress.start(0, {10000, 0, 0, 2, 1});
+  const auto times = run(egress);
+  EXPECT_NEAR(times.at({EgressEvent::kDrained, 1}), 1, 1e-6);
+  EXPECT_NEAR(times.at({EgressEvent::kDrained, 2}), 2, 1e-6);
 }
 
 TEST(Egress, TheSameSeedGivesTheSameTimes) {

@@ -64,6 +64,19 @@ TEST(SimulateUlysses, RemoteFirstEndsSooner) {
   EXPECT_LT(remote_first, row_major);
 }
 
+// In row-major order all ranks send to the same owner at the same time; remote-first starts each
+// rank at its own neighbour.
+TEST(SimulateUlysses, SendersThatMeetAtOneReceiverWait) {
+  UlyssesKernel k =
+      kernel(4, 4, 65536);  // 512 blocks of one head: 132 SMs work on one owner's rows
+  k.order = schedule::UlyssesOrderKind::kRowMajor;
+  const UlyssesResult row_major = simulate_ulysses({node(132)}, k, 1);
+  k.order = schedule::UlyssesOrderKind::kRemoteFirst;
+  const UlyssesResult remote_first = simulate_ulysses({node(132)}, k, 1);
+  EXPECT_LT(remote_first.ranks[0].stall_us, row_major.ranks[0].stall_us);
+  EXPECT_LT(remote_first.time_us, row_major.time_us);
+}
+
 TEST(SimulateUlysses, AttentionAloneTakesItsTiles) {
   UlyssesKernel k = kernel(1, 4, 132 * 128);
   k.staging = 0;

@@ -31,6 +31,9 @@ struct EgressParameters {
   double queue_per_sm = 0;  ///< capacity of one SM's queue, what sits inside the SM included
   double grain = 0;         ///< bytes served at a time; 0: perfectly even service
   double flow_share = 0.5;  ///< of the link for reads by peers while SMs want more than the rest
+  int peers = 1;            ///< destinations that are told apart
+  double peer_rate =
+      std::numeric_limits<double>::infinity();  ///< the most that goes to one of them
   std::vector<std::vector<int>> groups;  ///< SMs that share one fair slot of the link; disjoint
 };
 
@@ -46,6 +49,7 @@ struct Burst {
   double issue_us = 0;  ///< T_iss0: how long its issue takes on an empty queue
   double residual = 0;  ///< S: of its last bytes, what sits inside the SM when the issue ends
   std::uint64_t tag = 0;
+  int peer = 0;  ///< where it goes, below EgressParameters::peers
 };
 
 class Egress {
@@ -71,6 +75,13 @@ class Egress {
   };
   /// The next event at the present time, if there is one. Call until there is none.
   bool poll(Event& event);
+
+  /// Rate at which this GPU would send to a peer if that peer took everything.
+  double wanted(int peer);
+
+  /// What a peer takes of it, 0 … 1: a receiver that many send to at once slows all of them down.
+  /// What an SM cannot send is not given to others: its queue is first in, first out.
+  void throttle(int peer, double taken);
 
   double now() const { return now_; }
   /// Bytes in all queues.
@@ -98,17 +109,23 @@ class Egress {
     double full_level = 0;  // kFull: service level at which the burst is in
     bool pass_by = false;   // a burst without bytes for the link
     double residual = 0;
+    int peer = 0;
     std::uint64_t tag = 0;
     std::uint32_t version = 0;  // of its timer
     std::deque<Mark> marks;     // of earlier bursts, by level
   };
-  struct Group {
-    std::vector<int> sms;
+  /// SMs of a group that send to the same peer are served alike.
+  struct Lane {
     int active = 0;
-    double service = 0;  // bytes an active SM of the group has been served, since ever
-    double share = 0;    // rate of an active SM
+    double service = 0;  // bytes an active SM of the lane has been served, since ever
     double next_level = std::numeric_limits<double>::infinity();
     bool stale = true;  // next_level is to be found again
+  };
+  struct Group {
+    std::vector<int> sms;
+    std::vector<Lane> lanes;  // by peer
+    int active = 0;
+    double share = 0;  // rate of an active SM whose peer takes everything
   };
   struct Timer {
     double time;
@@ -122,7 +139,8 @@ class Egress {
   void update(Sm& sm);
   void activate(Sm& sm);
   void share();
-  void refresh(Group& group);
+  void refresh(Group& group, int peer);
+  void move_to_lane(Sm& sm, int peer);
   void set_timer(int index, double time);
   void enter_full(int index);
   void finish_issue(int index);
@@ -131,6 +149,11 @@ class Egress {
   void fire_level(int index);
   double served_with_luck(double bytes);
   double next_level_of(const Sm& sm) const;
+  Group& group_of(const Sm& sm) { return groups_[static_cast<std::size_t>(sm.group)]; }
+  Lane& lane_of(const Sm& sm) { return group_of(sm).lanes[static_cast<std::size_t>(sm.peer)]; }
+  const Lane& lane_of(const Sm& sm) const {
+    return groups_[static_cast<std::size_t>(sm.group)].lanes[static_cast<std::size_t>(sm.peer)];
+  }
 
   EgressParameters parameters_;
   std::mt19937_64 random_;
@@ -138,7 +161,9 @@ class Egress {
   std::vector<Sm> sms_;
   std::vector<Group> groups_;
   bool rates_stale_ = true;
-  std::deque<Mark> flow_;  // pieces by level of flow_service_
+  std::vector<double> taken_;     // by peer, as told by throttle()
+  std::vector<double> throttle_;  // by peer, with the limit of one peer
+  std::deque<Mark> flow_;         // pieces by level of flow_service_
   double flow_service_ = 0;
   double flow_end_ = 0;  // level at which all appended pieces have left
   double flow_rate_ = 0;

@@ -52,8 +52,8 @@ struct UlyssesResult {
   Timeline timeline;
 };
 
-/// `fabric`: one a rank, or one for all. The link of the sender is the only
-/// limit: senders that meet at one receiver are not slowed down.
+/// `fabric`: one a rank, or one for all. With more than two ranks a rank receives no more than it
+/// could send: senders that meet at one receiver slow down together, in proportion.
 UlyssesResult simulate_ulysses(const std::vector<EgressParameters>& fabric,
                                const UlyssesKernel& kernel, std::uint64_t seed,
                                const TimelineOptions& timeline = {});
