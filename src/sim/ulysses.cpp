@@ -23,6 +23,7 @@ class UlyssesRun {
         recording_(timeline.max_spans > 0),
         ranks_(static_cast<std::size_t>(kernel.ranks)) {
     egress_.reserve(ranks_.size());
+    next_event_.assign(ranks_.size(), std::numeric_limits<double>::infinity());
     for (int r = 0; r < kernel.ranks; ++r) {
       EgressParameters parameters = fabric[static_cast<std::size_t>(r) % fabric.size()];
       parameters.peers = kernel.ranks;
@@ -47,8 +48,8 @@ class UlyssesRun {
       double next = heap_.empty() ? std::numeric_limits<double>::infinity() : heap_.front().time;
       std::size_t link = egress_.size();
       for (std::size_t r = 0; r < egress_.size(); ++r)
-        if (egress_[r].next_event() < next) {
-          next = egress_[r].next_event();
+        if (next_event_[r] < next) {
+          next = next_event_[r];
           link = r;
         }
       if (std::isinf(next)) break;
@@ -65,6 +66,7 @@ class UlyssesRun {
       }
       if (link < egress_.size()) {
         advance(static_cast<int>(link));
+        touch(link);
         continue;
       }
       const Wake wake = heap_.front();
@@ -139,6 +141,7 @@ class UlyssesRun {
       const double most = receive_rate_[static_cast<std::size_t>(peer)];
       for (Egress& egress : egress_) egress.throttle(peer, rate > most ? most / rate : 1);
     }
+    for (std::size_t r = 0; r < egress_.size(); ++r) touch(r);
     // Often enough to follow bursts of some µs; with many ranks a round looks at many links.
     next_incast_ = now_ + std::max(1.0, kernel_.ranks / 8.0);
   }
@@ -153,6 +156,9 @@ class UlyssesRun {
     while (owner > 0 && begin(owner) > row) --owner;
     return owner;
   }
+
+  /// An egress was given something, so its next event may have changed.
+  void touch(std::size_t rank) { next_event_[rank] = egress_[rank].next_event(); }
 
   void next_tile(int rank, int sm) {
     Worker& w = worker(rank, sm);
@@ -195,6 +201,7 @@ class UlyssesRun {
     const double share = static_cast<double>(rows - own) / static_cast<double>(rows);
     egress_[static_cast<std::size_t>(rank)].start(
         sm, {bytes, w.issue_floor, kernel_.residual * share, 0, peer_of(rank, first, last)});
+    touch(static_cast<std::size_t>(rank));
   }
 
   void settled(int rank, int sm) {
@@ -245,6 +252,8 @@ class UlyssesRun {
   bool recording_;
   std::vector<Rank> ranks_;
   std::vector<Egress> egress_;
+  std::vector<double>
+      next_event_;  // of each egress; asked again only after something was given to it
   std::vector<double> receive_rate_;
   double next_incast_ = 0;
   std::vector<Wake> heap_;
