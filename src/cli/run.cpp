@@ -21,8 +21,8 @@ std::optional<Error> in_range(const char* field, std::int64_t value, std::int64_
                    fmt::format("{} to {}", least, most));
 }
 
-/// Why the kernels cannot run: no driver, no GPU, too few of them, or not in this build.
-Error why_not_cuda(int ranks) {
+/// Why the kernels cannot run: no driver, no GPU, too few of them, or none for this layer.
+std::optional<Error> why_not_cuda(int ranks, bool has_kernel) {
   const auto api = cuda::system_driver();
   std::vector<int> gpus;
   for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
@@ -30,8 +30,9 @@ Error why_not_cuda(int ranks) {
     error->what = "the layer cannot run on GPUs here: " + error->what;
     return *error;
   }
-  return {ErrorKind::kUnsupported, "this build has no fused kernel for GPUs", "--backend", "cuda",
-          "cpu"};
+  if (has_kernel) return {};
+  return Error{ErrorKind::kUnsupported, "this layer has no fused kernel for GPUs", "--backend",
+               "cuda", "cpu"};
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--out", options.out, "File for the JSON document");
 }
 
-std::optional<Error> check(const RunOptions& options, int ranks) {
+std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel) {
   if (options.backend != "cpu" && options.backend != "cuda")
     return bad_input("no such backend", "--backend", options.backend, "cpu, cuda");
   constexpr std::int64_t kDay = 24 * 3600 * 1000;
@@ -63,7 +64,7 @@ std::optional<Error> check(const RunOptions& options, int ranks) {
         in_range("--wait-limit", options.wait_limit_ms, 1, kDay),
         in_range("--first-wait-limit", options.first_wait_limit_ms, 1, kDay)})
     if (error) return error;
-  if (options.backend == "cuda") return why_not_cuda(ranks);
+  if (options.backend == "cuda") return why_not_cuda(ranks, has_kernel);
   // Each worker is a thread.
   return in_range("--ranks", ranks, 1, 64);
 }

@@ -28,7 +28,8 @@ struct RunOptions {
 void add_run_options(CLI::App& app, RunOptions& options);
 
 /// Checks the ranges; with `--backend cuda` the reason why the layer cannot run there.
-std::optional<Error> check(const RunOptions& options, int ranks);
+/// `has_kernel`: there is one for this kind of layer.
+std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel = false);
 
 void set_limits(cpu::LaunchOptions& launch, const RunOptions& options);
 

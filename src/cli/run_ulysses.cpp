@@ -8,6 +8,7 @@
 #include "cli/provenance.hpp"
 #include "cli/run.hpp"
 #include "cpu/ulysses_data.hpp"
+#include "cuda/ulysses/group.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -97,6 +98,57 @@ Result<std::vector<schedule::UlyssesOrderKind>> orders_of(const RunUlyssesOption
   return bad_input("no such order", "--order", options.order, "remote-first, row-major, all");
 }
 
+/// One group of ranks, whatever it runs on.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual Result<std::vector<cpu::UlyssesOutput>> launch(const cpu::UlyssesData& data) = 0;
+  virtual const std::vector<sync::WaitRecord>& waits() const = 0;
+};
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(cpu::UlyssesGroup group, const RunUlyssesOptions& options)
+      : group_(std::move(group)), options_(options) {
+    set_limits(launch_, options.run);
+    launch_.stopped_rank = options.stop_rank;
+    launch_.stop_before = options.stop_before == "exchange" ? cpu::UlyssesStep::kExchange
+                                                            : cpu::UlyssesStep::kAttention;
+  }
+  Result<std::vector<cpu::UlyssesOutput>> launch(const cpu::UlyssesData& data) override {
+    return group_.launch(data.inputs, options_.key_length, launch_);
+  }
+  const std::vector<sync::WaitRecord>& waits() const override { return group_.waits(); }
+
+ private:
+  cpu::UlyssesGroup group_;
+  const RunUlyssesOptions& options_;
+  cpu::UlyssesLaunchOptions launch_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<ulysses::Group> group, const RunUlyssesOptions& options)
+      : group_(std::move(group)), options_(options) {}
+
+  Result<std::vector<cpu::UlyssesOutput>> launch(const cpu::UlyssesData& data) override {
+    std::vector<ulysses::RankInput> inputs;
+    for (const cpu::UlyssesInput& in : data.inputs) inputs.push_back({in.query, in.key, in.value});
+    if (const auto set = group_->set_inputs(inputs, options_.key_length); !set) return set.error();
+    auto got = group_->run();
+    if (!got) return got.error();
+    std::vector<cpu::UlyssesOutput> out;
+    for (ulysses::RankOutput& rank : *got)
+      out.push_back({std::move(rank.output), std::move(rank.local), std::move(rank.log_sum_exp)});
+    return out;
+  }
+  const std::vector<sync::WaitRecord>& waits() const override { return group_->waits(); }
+
+ private:
+  std::unique_ptr<ulysses::Group> group_;
+  const RunUlyssesOptions& options_;
+};
+
 class UlyssesRun {
  public:
   UlyssesRun(const Session& session, const RunUlyssesOptions& options)
@@ -111,7 +163,8 @@ class UlyssesRun {
     document_["layer"]["kind"] = "ulysses";
     const auto orders = orders_of(options_).value();
     layout::UlyssesConfig config = config_of(options_, layer).value();
-    if (auto error = check(options_.run, layer.ranks)) return console_.fail(*error, document_);
+    if (auto error = check(options_.run, layer.ranks, true))
+      return console_.fail(*error, document_);
     nlohmann::json heads = nlohmann::json::array();
     for (std::int32_t rank = 0; rank < config.ranks; ++rank)
       heads.push_back(
@@ -139,16 +192,23 @@ class UlyssesRun {
                                  0.9e-9 * available)});
   }
 
+  Result<std::unique_ptr<Backend>> backend_of(const layout::UlyssesConfig& config) const {
+    if (options_.run.backend == "cuda") {
+      const auto limit = static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000;
+      auto group = ulysses::Group::create(config, limit);
+      if (!group) return group.error();
+      return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(std::move(*group), options_));
+    }
+    auto group = cpu::UlyssesGroup::create(
+        std::vector<layout::UlyssesConfig>(static_cast<std::size_t>(config.ranks), config));
+    if (!group) return group.error();
+    return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(std::move(*group), options_));
+  }
+
   /// Returns -1 to go on, else the exit code.
   int run_order(const layout::UlyssesConfig& config, const cpu::UlyssesData& data) {
-    auto group = cpu::UlyssesGroup::create(std::vector<layout::UlyssesConfig>(
-                                               static_cast<std::size_t>(config.ranks), config))
-                     .value();
-    cpu::UlyssesLaunchOptions launch;
-    set_limits(launch, options_.run);
-    launch.stopped_rank = options_.stop_rank;
-    launch.stop_before = options_.stop_before == "exchange" ? cpu::UlyssesStep::kExchange
-                                                            : cpu::UlyssesStep::kAttention;
+    auto group = backend_of(config);
+    if (!group) return console_.fail(group.error(), document_);
     const bool remote_first = config.order == schedule::UlyssesOrderKind::kRemoteFirst;
     const char* const name = remote_first ? "remote-first" : "row-major";
     double seconds = 0;
@@ -156,9 +216,9 @@ class UlyssesRun {
     std::string digest;
     for (int run = 0; run < options_.run.runs; ++run) {
       const auto begin = std::chrono::steady_clock::now();
-      auto outputs = group.launch(data.inputs, options_.key_length, launch);
+      auto outputs = (*group)->launch(data);
       if (!outputs) {
-        document_["waits"] = to_json(group.waits());
+        document_["waits"] = to_json((*group)->waits());
         return console_.fail(outputs.error(), document_);
       }
       const double took =

@@ -7,3 +7,5 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME ulysses_machine_code
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ulysses_code.py
           ${PROJECT_BINARY_DIR}/cuda-tools $<FILTER:$<TARGET_OBJECTS:xstage_ulysses>,INCLUDE,attention>)
+xstage_test(ulysses_layer_test SOURCES ulysses_layer_test.cpp
+  LIBRARIES xstage_ulysses xstage_cpu xstage_probe)

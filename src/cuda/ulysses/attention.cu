@@ -39,10 +39,14 @@ Result<bool> check(const AttentionInputs& in) {
   if (in.key.shape[1] != in.value.shape[1] || in.key.shape[2] != in.value.shape[2])
     return bad_input("keys and values differ in shape", "value", shape_text(in.value),
                      shape_text(in.key));
-  if (in.query.shape[2] % in.key.shape[2] != 0)
+  const std::int64_t last = in.group_begin + in.query.shape[2] - 1;
+  if (in.group > 0
+          ? in.group_begin < 0 || in.group_begin >= in.group || last / in.group >= in.key.shape[2]
+          : in.query.shape[2] % in.key.shape[2] != 0)
     return bad_input("the query heads do not divide by the key heads", "key",
                      std::to_string(in.key.shape[2]),
-                     "a divisor of " + std::to_string(in.query.shape[2]));
+                     in.group > 0 ? "as many as the groups of the query heads"
+                                  : "a divisor of " + std::to_string(in.query.shape[2]));
   if (!(in.scale >= 0) || !std::isfinite(in.scale))
     return bad_input("the scale of the logits is out of range", "scale", std::to_string(in.scale),
                      "a positive number, or 0 for 1/sqrt(head_dim)");
@@ -97,13 +101,8 @@ Result<bool> fill_fused(const AttentionInputs& in, const RankMemory& out, Params
   for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
     const std::int64_t rows = layout::rows_received(config.segments, config.segment_count, rank);
     for (std::int32_t slot = 0; slot < kSlots && rows > 0; ++slot) {
-      TensorView view = TensorView::contiguous(
-          out.layout.output_row(out.symmetric[rank], slot, rows, 0, 0, 0),
-          layout::ScalarType::kBf16, config.batch, rows, config.heads, config.head_dim);
-      if (config.output_order == layout::OutputOrder::kHeadsRows) {
-        view.stride[1] = config.head_dim;
-        view.stride[2] = rows * config.head_dim;
-      }
+      TensorView view = output_view(out, rank);
+      view.data = static_cast<std::uint16_t*>(view.data) + slot * out.layout.output_slot;
       const Result<bool> target = fill_target<T>(view, slot, rank, params);
       if (!target.ok()) return target;
     }
@@ -115,6 +114,39 @@ Result<bool> fill_fused(const AttentionInputs& in, const RankMemory& out, Params
 }
 
 }  // namespace
+
+AttentionInputs exchanged_inputs(const RankMemory& memory, const TensorView& key,
+                                 const TensorView& value) {
+  const layout::UlyssesLayout& l = memory.layout;
+  const layout::UlyssesConfig& c = l.config;
+  const layout::HeadShare own = layout::heads_of(c.heads, c.kv_heads, c.ranks, memory.rank);
+  void* const base = memory.symmetric[memory.rank];
+  const auto view = [&](std::uint16_t* data, std::int64_t rows, std::int64_t heads) {
+    return TensorView::contiguous(data, layout::ScalarType::kBf16, c.batch, rows, heads,
+                                  c.head_dim);
+  };
+  AttentionInputs in;
+  in.input_epoch = l.word(memory.workspace, kExchange, layout::UlyssesWord::kEpoch);
+  in.query = view(l.query_row(base, 0, own.query.count, 0, 0, 0), c.rows, own.query.count);
+  in.query_slot = l.query_slot;
+  in.group = c.heads / c.kv_heads;
+  in.group_begin = own.query.begin - own.key.begin * in.group;
+  in.scale = c.scale;
+  if (c.keys_replicated) {
+    const auto part = [&](TensorView all) {
+      all.data = static_cast<std::uint16_t*>(all.data) + all.index(0, 0, own.key.begin);
+      all.shape[2] = own.key.count;
+      return all;
+    };
+    in.key = part(key);
+    in.value = part(value);
+    return in;
+  }
+  in.key = view(l.key_row(l.key, base, 0, own.key.count, 0, 0, 0), c.key_rows, own.key.count);
+  in.value = view(l.key_row(l.value, base, 0, own.key.count, 0, 0, 0), c.key_rows, own.key.count);
+  in.key_slot = l.key_slot;
+  return in;
+}
 
 Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& output) {
   const Result<bool> good = check(in);
@@ -130,6 +162,8 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
     using T = decltype(tiling);
     const Result<bool> filled = fill_local<T>(in, output, *params);
     if (!filled.ok()) return filled.error();
+    const Result<bool> loaded = load_kernel<T>();
+    if (!loaded.ok()) return loaded.error();
     const Result<int> grid = grid_of<T>(*params);
     if (!grid.ok()) return grid.error();
     attention.grid_ = grid.value();
@@ -162,6 +196,8 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
     using T = decltype(tiling);
     const Result<bool> filled = fill_fused<T>(in, output, *params);
     if (!filled.ok()) return filled.error();
+    const Result<bool> loaded = load_kernel<T>();
+    if (!loaded.ok()) return loaded.error();
     const Result<int> grid = grid_of<T>(*params);
     if (!grid.ok()) return grid.error();
     attention.grid_ = grid.value();

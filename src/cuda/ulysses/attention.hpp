@@ -17,12 +17,23 @@ struct Params;
 /// are multiples of 8 elements, the last dimension dense.
 struct AttentionInputs {
   layout::TensorView query, key, value;
+  /// Inputs in two slots, this many elements apart, of which the parity of `*input_epoch` (device
+  /// memory, read when the kernel starts) chooses one. Null: the tensors above.
+  const std::uint64_t* input_epoch = nullptr;
+  std::int64_t query_slot = 0, key_slot = 0;
+  /// Query heads a key head, and how many of the first key head's come before these; 0: as many as
+  /// the heads say. They differ where a rank has only part of a key head's group.
+  std::int64_t group = 0, group_begin = 0;
   /// [batch] in device memory: keys from there on have no weight (their values must be finite).
   /// 0 gives zeros and a log-sum-exp of −inf. Null: all keys.
   const std::int32_t* key_lengths = nullptr;
   float scale = 0;       ///< of the logits, positive; 0 means 1/sqrt(head_dim)
   float* lse = nullptr;  ///< [batch][heads][rows] fp32 in device memory, or null: not wanted
 };
+
+/// The inputs of `memory.rank` as an exchange leaves them; replicated keys as they are given.
+AttentionInputs exchanged_inputs(const RankMemory& memory, const layout::TensorView& key = {},
+                                 const layout::TensorView& value = {});
 
 /// A launch, made ready once: it may then be repeated and captured. Nothing is allocated later.
 class Attention {

@@ -33,7 +33,8 @@ __device__ __forceinline__ void init_barriers(Shared<T>& shared) {
 
 template <class T>
 __device__ __forceinline__ void produce(const Params& params, Shared<T>& shared) {
-  Producer<T> producer(params, shared);
+  static_assert(sizeof(Producer<T>) <= sizeof(shared.producer));
+  auto& producer = *new (shared.producer) Producer<T>(params, shared);
   if (!params.fused) {
     producer.run(0);
     wait_for(&shared.stored, 0);
@@ -53,9 +54,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   auto& shared = *reinterpret_cast<Shared<T>*>(memory);
   const int group = static_cast<int>(threadIdx.x / 128);
   if (threadIdx.x == 0) {
-    ptx::prefetch_tensor_map(&params.query);
-    ptx::prefetch_tensor_map(&params.key);
-    ptx::prefetch_tensor_map(&params.value);
     init_barriers(shared);
   }
   __syncthreads();

@@ -16,23 +16,30 @@ namespace xstage::ulysses {
 /// Fills what a local and a fused launch have in common.
 template <class T>
 Result<bool> fill_inputs(const AttentionInputs& in, Params& params) {
-  const auto load = [](CUtensorMap& map, const layout::TensorView& view, std::int32_t rows,
-                       const char* name) -> Result<bool> {
-    const Result<CUtensorMap> made = box_map(view, rows, T::kChunks, name);
-    if (!made.ok()) return made.error();
-    map = made.value();
+  const auto load = [&](CUtensorMap InputMaps::* map, layout::TensorView view, std::int32_t rows,
+                        std::int64_t slot, const char* name) -> Result<bool> {
+    for (InputMaps& slot_maps : params.inputs) {
+      const Result<CUtensorMap> made = box_map(view, rows, T::kChunks, name);
+      if (!made.ok()) return made.error();
+      slot_maps.*map = made.value();
+      view.data = static_cast<std::uint16_t*>(view.data) + slot;
+    }
     return true;
   };
-  for (const Result<bool>& made : {load(params.query, in.query, T::kBlockM, "query"),
-                                   load(params.key, in.key, T::kBlockN, "key"),
-                                   load(params.value, in.value, T::kBlockN, "value")})
+  for (const Result<bool>& made :
+       {load(&InputMaps::query, in.query, T::kBlockM, in.query_slot, "query"),
+        load(&InputMaps::key, in.key, T::kBlockN, in.key_slot, "key"),
+        load(&InputMaps::value, in.value, T::kBlockN, in.key_slot, "value")})
     if (!made.ok()) return made.error();
+  params.input_epoch = in.input_epoch;
   params.key_lengths = in.key_lengths;
   params.lse = in.lse;
   params.rows = in.query.shape[1];
   params.key_rows = static_cast<std::int32_t>(in.key.shape[1]);
   params.heads = static_cast<std::int32_t>(in.query.shape[2]);
-  params.group = static_cast<std::int32_t>(in.query.shape[2] / in.key.shape[2]);
+  params.group =
+      static_cast<std::int32_t>(in.group > 0 ? in.group : in.query.shape[2] / in.key.shape[2]);
+  params.group_begin = static_cast<std::int32_t>(in.group_begin);
   constexpr double kLog2E = 1.4426950408889634;
   const double scale = in.scale != 0 ? in.scale : 1 / std::sqrt(static_cast<double>(T::kHeadDim));
   params.scale_log2 = static_cast<float>(scale * kLog2E);
@@ -60,11 +67,21 @@ Result<int> grid_of(const Params& params) {
       std::min<std::uint64_t>(params.order.size(), static_cast<std::uint64_t>(sms)));
 }
 
+/// Loads the kernel on the current device. Left to the first launch, it could wait for a kernel
+/// that is running, and that one for a rank which the same thread has yet to launch.
+template <class T>
+Result<bool> load_kernel() {
+  const auto kernel = attention_forward<T>;
+  cudaFuncAttributes attributes{};
+  XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));
+  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       static_cast<int>(sizeof(Shared<T>))));
+  return true;
+}
+
 template <class T>
 Result<bool> launch(const Params& params, int grid, cudaStream_t stream) {
   const auto kernel = attention_forward<T>;
-  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(sizeof(Shared<T>))));
   kernel<<<static_cast<unsigned>(grid), T::kThreads, sizeof(Shared<T>), stream>>>(params);
   XSTAGE_CUDA_TRY(cudaGetLastError());
   return true;

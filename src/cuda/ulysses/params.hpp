@@ -36,8 +36,14 @@ struct Signals {
   std::uint64_t limit_ns = 0;
 };
 
-struct Params {
+/// Q, K and V of one slot.
+struct InputMaps {
   CUtensorMap query, key, value;
+};
+
+struct Params {
+  InputMaps inputs[kSlots];
+  const std::uint64_t* input_epoch = nullptr;  ///< its parity is the slot of the inputs; null: 0
   CUtensorMap output[kSlots][kMaxRanks];
   Target target[kSlots][kMaxRanks];
   std::int64_t target_rows[kMaxRanks] = {};
@@ -48,9 +54,10 @@ struct Params {
   float* lse = nullptr;                       ///< [batch][heads][rows], natural logarithm; or null
   std::int64_t rows = 0;
   std::int32_t key_rows = 0;
-  std::int32_t heads = 0;       ///< of this rank
-  std::int32_t group = 1;       ///< query heads a key head
-  std::int32_t first_head = 0;  ///< of this rank among all heads of the output
+  std::int32_t heads = 0;        ///< of this rank
+  std::int32_t group = 1;        ///< query heads a key head
+  std::int32_t group_begin = 0;  ///< of the first key head: those on ranks before
+  std::int32_t first_head = 0;   ///< of this rank among all heads of the output
   std::int32_t segment_count = 0;
   bool fused = false;
   float scale_log2 = 0;  ///< logits scale · log2 e

@@ -14,7 +14,9 @@ template <class T>
 class Producer {
  public:
   __device__ __forceinline__ Producer(const Params& params, Shared<T>& shared)
-      : params_(params), shared_(shared) {}
+      : params_(params),
+        shared_(shared),
+        maps_(params.inputs[params.input_epoch == nullptr ? 0 : *params.input_epoch & 1]) {}
 
   /// Loads every tile of this block. `slot` of the output, which consumers are told.
   __device__ __forceinline__ void run(int slot) {
@@ -43,11 +45,11 @@ class Producer {
   // K runs one tile ahead of V, as the consumers do. The tail comes first: so the loop over all
   // other tiles needs no mask. Q comes behind the first K, whose place is free earlier.
   __device__ __forceinline__ void load_tile(const TileNote& note) {
-    const std::int32_t key_head = note.head / params_.group;
+    const std::int32_t key_head = (params_.group_begin + note.head) / params_.group;
     int block = note.key_blocks - 1;
     if (block >= 0) load_key(block, key_head, note.batch);
     announce(note, T::kQueryElements * 2);
-    ptx::tensor_load(shared_.query, &params_.query, &shared_.query_full,
+    ptx::tensor_load(shared_.query, &maps_.query, &shared_.query_full,
                      {0, note.row, 0, note.head, note.batch});
     for (; block > 0; --block) {
       load_key(block - 1, key_head, note.batch);
@@ -65,10 +67,10 @@ class Producer {
   }
 
   __device__ __forceinline__ void load_key(int block, std::int32_t head, std::int32_t batch) {
-    load(params_.key, shared_.key, shared_.key_full, shared_.key_empty, key_, block, head, batch);
+    load(maps_.key, shared_.key, shared_.key_full, shared_.key_empty, key_, block, head, batch);
   }
   __device__ __forceinline__ void load_value(int block, std::int32_t head, std::int32_t batch) {
-    load(params_.value, shared_.value, shared_.value_full, shared_.value_empty, value_, block, head,
+    load(maps_.value, shared_.value, shared_.value_full, shared_.value_empty, value_, block, head,
          batch);
   }
 
@@ -86,6 +88,7 @@ class Producer {
 
   const Params& params_;
   Shared<T>& shared_;
+  const InputMaps& maps_;
   RingPlace<T::kStages> key_, value_;
   std::uint32_t tile_ = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "xstage/layout/tensor_view.hpp"
 #include "xstage/layout/ulysses.hpp"
 #include "xstage/sync/wait.hpp"
 
@@ -18,5 +19,19 @@ struct RankMemory {
   sync::WaitRecord* records = nullptr;  ///< [SMs], device or pinned memory
   std::uint64_t limit_ns = 2'000'000'000;
 };
+
+/// Output slot 0 of `rank`: its rows of all heads, in the configured order.
+inline layout::TensorView output_view(const RankMemory& memory, std::int32_t rank) {
+  const layout::UlyssesConfig& c = memory.layout.config;
+  const std::int64_t rows = layout::rows_received(c.segments, c.segment_count, rank);
+  layout::TensorView view = layout::TensorView::contiguous(
+      memory.layout.output_row(memory.symmetric[rank], 0, rows, 0, 0, 0), layout::ScalarType::kBf16,
+      c.batch, rows, c.heads, c.head_dim);
+  if (c.output_order == layout::OutputOrder::kHeadsRows) {
+    view.stride[1] = c.head_dim;
+    view.stride[2] = rows * c.head_dim;
+  }
+  return view;
+}
 
 }  // namespace xstage::ulysses

@@ -37,7 +37,8 @@ struct alignas(1024) Shared {
   std::uint64_t value_full[T::kStages], value_empty[T::kStages];
   std::uint64_t stored;  ///< every consumer is through, its output stored
   TileNote note[2];
-  /// The producer's cursor and its signals live here: they would not stay in its registers.
+  /// The producer's objects live here: they would not stay in its few registers.
+  alignas(16) std::uint8_t producer[64];
   alignas(16) std::uint8_t tiles[256];
   alignas(16) std::uint8_t signals[256];
   std::int64_t sent[T::kConsumers][kMaxRanks];  ///< pieces (rows of one head) by destination

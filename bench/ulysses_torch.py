@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Attention beside PyTorch's: accuracy, speed against cuDNN, and the All-to-All that users have.
+
+usage: ulysses_torch.py LIBRARY [--gpus N] [--out FILE] [--rounds N] [--quick]
+
+LIBRARY is build/src/cuda/ulysses/libxstage_attention.so. One process a GPU, all of them busy with
+the same work. For each shape, rounds of the contenders take turns:
+
+  attention          this project's kernel
+  cudnn              torch's scaled_dot_product_attention, cuDNN back end
+  attention + nccl   ours, permute, NCCL all_to_all_single, permute (the order in which yunchang,
+                     DeepSpeed and diffusers do it)
+  cudnn + nccl       the same behind cuDNN's
+
+Accuracy: relative Frobenius error against float64 on the same inputs, beside PyTorch's own.
+Needs PyTorch with CUDA 13; the exchanges need --gpus 2 or more.
+"""
+import argparse
+import ctypes
+import json
+import math
+import os
+import statistics
+import subprocess
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+SHAPES = [  # name, local heads, S, D
+    ("paper", 4, 8192, 128), ("paper", 4, 16384, 128), ("paper", 4, 32768, 128),
+    ("paper", 4, 49152, 128), ("paper", 4, 65536, 128),
+    ("", 12, 8192, 128), ("", 12, 16384, 128), ("", 20, 8192, 128), ("", 20, 16384, 128),
+    ("", 20, 32768, 128),
+    ("FLUX.1", 12, 4608, 128), ("Qwen-Image", 12, 7145, 128), ("LTX-2", 16, 6144, 128),
+    ("Wan-14B 480p", 20, 32760, 128), ("CogVideoX-5B", 24, 17776, 64), ("", 12, 17776, 64),
+]
+
+
+class Kernel:
+    """xstage_attention_forward of the library."""
+
+    def __init__(self, path):
+        self.function = ctypes.CDLL(path).xstage_attention_forward
+        self.message = ctypes.create_string_buffer(512)
+
+    def __call__(self, q, k, v, out, scale=0.0):
+        four = ctypes.c_int64 * 4
+        pointer = ctypes.c_void_p
+        code = self.function(
+            pointer(q.data_ptr()), pointer(k.data_ptr()), pointer(v.data_ptr()),
+            pointer(out.data_ptr()), four(*q.shape), four(*k.shape), four(*q.stride()),
+            four(*k.stride()), four(*v.stride()), four(*out.stride()), pointer(None), pointer(None),
+            ctypes.c_float(scale), 1, pointer(torch.cuda.current_stream().cuda_stream),
+            self.message, ctypes.c_size_t(len(self.message)))
+        if code:
+            raise RuntimeError(self.message.value.decode())
+
+
+def cudnn(q, k, v, scale=None):
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2),
+                                            v.transpose(1, 2), scale=scale).transpose(1, 2)
+
+
+def random(batch, rows, heads, head_dim, size=1.0):
+    return torch.randn(batch, rows, heads, head_dim, device="cuda").mul_(size).bfloat16()
+
+
+def exact(q, k, v, scale):
+    q, k, v = (x.transpose(1, 2).double() for x in (q, k, v))
+    return (torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v).transpose(1, 2)
+
+
+def accuracy(kernel):
+    rows = []
+    for head_dim in (64, 128):
+        for length, size in ((777, 1.0), (4096, 1.0), (1024, 4.0), (1024, 12.0)):
+            q, k, v = (random(1, length, 2, head_dim, s) for s in (size, size, 1.0))
+            out = torch.full_like(q, math.nan)
+            kernel(q, k, v, out)
+            wanted = exact(q, k, v, head_dim ** -0.5)
+            error = lambda x: ((x.double() - wanted).norm() / wanted.norm()).item()
+            rows.append({"head_dim": head_dim, "seq": length, "size_of_q_and_k": size,
+                         "error": error(out), "error_of_cudnn": error(cudnn(q, k, v))})
+    return rows
+
+
+def all_to_all(o, ranks):
+    """[1, S, h/P, D] of these heads to [1, S/P, h, D] of these rows; two permutes and NCCL."""
+    _, rows, heads, dim = o.shape
+    send = o.reshape(1, ranks, rows // ranks, heads, dim).permute(1, 3, 2, 0, 4).contiguous()
+    got = torch.empty_like(send)
+    dist.all_to_all_single(got, send)
+    return got.reshape(ranks * heads, rows // ranks, 1, dim).permute(2, 1, 0, 3).contiguous()
+
+
+def timed(run, launches):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    if dist.is_initialized():
+        dist.barrier()
+    begin.record()
+    for _ in range(launches):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    us = begin.elapsed_time(end) * 1e3 / launches
+    if not dist.is_initialized():
+        return us
+    slowest = torch.tensor([us], device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
+
+
+def measure(kernel, ranks, shape, rounds):
+    name, heads, rows, dim = shape
+    q, k, v = (random(1, rows, heads, dim) for _ in range(3))
+    out = torch.empty_like(q)
+    contenders = {"attention": lambda: kernel(q, k, v, out), "cudnn": lambda: cudnn(q, k, v)}
+    if ranks > 1 and rows % ranks == 0:
+        contenders["attention + nccl"] = lambda: (kernel(q, k, v, out), all_to_all(out, ranks))
+        contenders["cudnn + nccl"] = lambda: all_to_all(cudnn(q, k, v), ranks)
+    flop = 4.0 * rows * rows * heads * dim
+    launches = max(1, min(10, int(4e3 / (flop / 6e8))))
+    samples = {what: [] for what in contenders}
+    for turn in range(rounds + 2):
+        for what, run in contenders.items():
+            us = timed(run, launches)
+            if turn >= 2:
+                samples[what].append(us)
+    median = {what: statistics.median(s) for what, s in samples.items()}
+    result = {"layer": {"name": name, "heads_local": heads, "seq": rows, "head_dim": dim},
+              "time_us": median, "samples_us": samples,
+              "tflops": {what: flop / median[what] * 1e-6 for what in ("attention", "cudnn")},
+              "over_cudnn": median["cudnn"] / median["attention"]}
+    return result
+
+
+def machine():
+    query = "name,driver_version,clocks.sm,clocks.max.sm,power.draw,temperature.gpu"
+    state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
+                           capture_output=True, text=True).stdout.strip().splitlines()
+    return {"gpus": state, "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+
+
+def work(rank, options):
+    torch.cuda.set_device(rank)
+    torch.manual_seed(7 + rank)
+    if options.gpus > 1:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29511")
+        dist.init_process_group("nccl", rank=rank, world_size=options.gpus,
+                                device_id=torch.device("cuda", rank))
+    kernel = Kernel(options.library)
+    document = {"format": "xstage.bench_torch/1", "machine": machine(), "ranks": options.gpus,
+                "accuracy": accuracy(kernel), "layers": []}
+    if rank == 0:
+        for row in document["accuracy"]:
+            print("D {head_dim:3} S {seq:5} q,k x{size_of_q_and_k:4}: error {error:.2e}, cuDNN "
+                  "{error_of_cudnn:.2e}".format(**row), flush=True)
+    for shape in SHAPES[:2] if options.quick else SHAPES:
+        result = measure(kernel, options.gpus, shape, options.rounds)
+        document["layers"].append(result)
+        if rank == 0:
+            layer = result["layer"]
+            print("{name:13} {heads_local:2} x {seq:5} D {head_dim:3}: ".format(**layer) +
+                  ", ".join(f"{what} {us:.1f}" for what, us in result["time_us"].items()) +
+                  f" us; {result['tflops']['attention']:.0f} TFLOP/s, "
+                  f"{result['over_cudnn']:.3f}x cuDNN", flush=True)
+    document["machine_after"] = machine()
+    if rank == 0 and options.out:
+        with open(options.out + ".part", "w") as file:
+            json.dump(document, file, indent=1)
+        os.replace(options.out + ".part", options.out)
+    if options.gpus > 1:
+        dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("library")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--out")
+    parser.add_argument("--quick", action="store_true", help="two shapes only")
+    options = parser.parse_args()
+    if options.gpus > 1:
+        torch.multiprocessing.spawn(work, args=(options,), nprocs=options.gpus)
+    else:
+        work(0, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+// xstage bench ulysses: times on GPUs, with the baselines in the same run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "cli/layer_options.hpp"
+#include "cli/provenance.hpp"
+#include "cli/verbs.hpp"
+#include "cuda/driver.hpp"
+#include "cuda/ulysses/group.hpp"
+#include "xstage/atomic_file.hpp"
+#include "xstage/layout/check.hpp"
+
+namespace xstage::cli {
+namespace {
+
+using ulysses::Sequence;
+
+struct BenchOptions {
+  AttentionLayerOptions layer;
+  std::string backend = "cuda";
+  std::string table;
+  std::string order = "remote-first";
+  int rounds = 15;
+  std::string out;
+};
+
+struct Timed {
+  Sequence sequence;
+  const char* what;
+  const char* baseline_of;
+};
+constexpr Timed kTimed[] = {
+    {Sequence::kAttention, "attention", ""},
+    {Sequence::kFused, "fused", ""},
+    {Sequence::kAttentionThenPush, "attention + push", "fused"},
+    {Sequence::kPush, "push of the output", ""},
+    {Sequence::kInputs, "push of Q, K and V", ""},
+    {Sequence::kLayer, "layer: push of Q, K and V, fused", ""},
+};
+
+/// Shapes of --table: the paper's (4 local heads), and public models.
+struct TableShape {
+  const char* name;
+  std::int64_t seq, heads_local, head_dim;
+};
+constexpr TableShape kPaper[] = {{"paper", 8192, 4, 128},  {"paper", 16384, 4, 128},
+                                 {"paper", 32768, 4, 128}, {"paper", 49152, 4, 128},
+                                 {"paper", 65536, 4, 128}, {"", 8192, 12, 128},
+                                 {"", 16384, 12, 128},     {"", 8192, 20, 128},
+                                 {"", 16384, 20, 128},     {"", 32768, 20, 128}};
+constexpr TableShape kModels[] = {{"FLUX.1", 4608, 12, 128},
+                                  {"Qwen-Image", 7145, 12, 128},
+                                  {"LTX-2", 6144, 16, 128},
+                                  {"Wan-14B 480p", 32760, 20, 128},
+                                  {"CogVideoX-5B", 17776, 24, 64}};
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+class Bench {
+ public:
+  Bench(const Session& session, const BenchOptions& options)
+      : console_(session.console), options_(options) {}
+
+  int operator()() {
+    document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench ulysses", {})}};
+    const std::vector<AttentionLayer> layers = layers_of().value();
+    if (options_.backend != "cuda")
+      return console_.fail(
+          bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
+          document_);
+    if (options_.rounds < 1 || options_.rounds > 1000)
+      return console_.fail(bad_input("the rounds are out of range", "--rounds",
+                                     fmt::format("{}", options_.rounds), "1 to 1000"),
+                           document_);
+    if (options_.order != "remote-first" && options_.order != "row-major")
+      return console_.fail(
+          bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
+          document_);
+    if (const auto why = describe_node(layers.front().ranks)) return console_.fail(*why, document_);
+    document_["layers"] = nlohmann::json::array();
+    console_.text(
+        fmt::format("{:<14} {:>6} {:>5} {:>4} | {:>10} {:>8} | {:>10} {:>9} | {:>10} "
+                    "{:>7} | {:>9} {:>7} | {:>9}",
+                    "", "S", "heads", "D", "attention", "TFLOP/s", "fused", "residual", "attn+push",
+                    "fused", "push QKV", "GB/s", "hidden"));
+    for (const AttentionLayer& layer : layers)
+      if (const Result<bool> timed = time_layer(layer); !timed) {
+        document_["ok"] = false;
+        return console_.fail(timed.error(), document_);
+      }
+    document_["ok"] = true;
+    if (!options_.out.empty())
+      if (auto written = write_file(options_.out, document_.dump(1) + "\n"); !written)
+        return console_.fail(written.error(), document_);
+    console_.document(document_);
+    return 0;
+  }
+
+ private:
+  Result<std::vector<AttentionLayer>> layers_of() const {
+    if (options_.table.empty()) {
+      auto layer = resolve(options_.layer);
+      if (!layer) return layer.error();
+      return std::vector<AttentionLayer>{*layer};
+    }
+    if (options_.table != "paper" && options_.table != "models")
+      return bad_input("no such table", "--table", options_.table, "paper, models");
+    std::vector<AttentionLayer> out;
+    const auto add = [&](const auto& shapes) {
+      for (const TableShape& s : shapes) {
+        AttentionLayer layer;
+        layer.name = s.name;
+        layer.seq = s.seq;
+        layer.ranks = options_.layer.ranks;
+        layer.heads = layer.kv_heads = s.heads_local * layer.ranks;
+        layer.head_dim = s.head_dim;
+        layer.seed = options_.layer.seed;
+        out.push_back(layer);
+      }
+    };
+    if (options_.table == "paper")
+      add(kPaper);
+    else
+      add(kModels);
+    return out;
+  }
+
+  /// Fills in the node; the error that stands in the way of `ranks` GPUs.
+  std::optional<Error> describe_node(int ranks) {
+    const auto api = cuda::system_driver();
+    const cuda::NodeState node = cuda::look_around(*api);
+    std::vector<int> gpus(static_cast<std::size_t>(ranks));
+    std::iota(gpus.begin(), gpus.end(), 0);
+    if (auto why = cuda::why_not_calibrate(node, gpus)) return why;
+    const cuda::GpuState& gpu = node.gpus.front();
+    document_["node"] = {{"gpu", gpu.name},
+                         {"gpus", ranks},
+                         {"driver", node.driver_version},
+                         {"cuda_driver", node.cuda_version},
+                         {"nvlinks", gpu.nvlinks}};
+    if (gpu.sm_clock_max_mhz) document_["node"]["sm_clock_max_mhz"] = *gpu.sm_clock_max_mhz;
+    document_["ranks"] = ranks;
+    return {};
+  }
+
+  Result<bool> time_layer(const AttentionLayer& layer) {
+    layout::UlyssesConfig config;
+    config.ranks = layer.ranks;
+    config.batch = layer.batch;
+    config.heads = layer.heads;
+    config.kv_heads = layer.kv_heads;
+    config.head_dim = layer.head_dim;
+    config.rows = config.key_rows = layer.seq;
+    config.order = options_.order == "remote-first" ? schedule::UlyssesOrderKind::kRemoteFirst
+                                                    : schedule::UlyssesOrderKind::kRowMajor;
+    layout::set_segments(config, layout::sharded(layer.seq, layer.ranks));
+    layout::set_key_segments(config, layout::sharded(layer.seq, layer.ranks));
+    if (const auto valid = layout::checked(config); !valid) return valid.error();
+    constexpr std::uint64_t kLimitNs = 10'000'000'000;
+    auto group = ulysses::Group::create(config, kLimitNs);
+    if (!group) return group.error();
+    if (const auto set = (*group)->set_random_inputs(layer.seed); !set) return set.error();
+    if (const auto ran = (*group)->run(); !ran) return ran.error();
+    return take_times(layer, config, **group);
+  }
+
+  /// Rounds of the sequences take turns, so that clocks and heat are the same for all of them.
+  Result<bool> take_times(const AttentionLayer& layer, const layout::UlyssesConfig& config,
+                          ulysses::Group& group) {
+    constexpr std::size_t kCount = std::size(kTimed);
+    std::vector<std::vector<double>> times(kCount);
+    std::vector<int> launches(kCount, 1);
+    for (int round = -2; round < options_.rounds; ++round)
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const auto taken = group.time(kTimed[i].sequence, 1, launches[i]);
+        if (!taken) return taken.error();
+        const double us = *std::max_element(taken->front().begin(), taken->front().end());
+        // Several launches a round, for 4 ms: so that their start does not count.
+        if (round < 0)
+          launches[i] = std::clamp(static_cast<int>(4000 / us), 1, 20);
+        else
+          times[i].push_back(us);
+      }
+    nlohmann::json rows = nlohmann::json::array();
+    std::vector<double> median;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      median.push_back(quantile(times[i], 0.5));
+      rows.push_back({{"what", kTimed[i].what},
+                      {"baseline_of", kTimed[i].baseline_of},
+                      {"time_us",
+                       {{"median", median.back()},
+                        {"p05", quantile(times[i], 0.05)},
+                        {"p95", quantile(times[i], 0.95)}}},
+                      {"runs", options_.rounds},
+                      {"launches_a_run", launches[i]},
+                      {"samples_us", times[i]}});
+    }
+    report(layer, config, std::move(rows), median);
+    return true;
+  }
+
+  void report(const AttentionLayer& layer, const layout::UlyssesConfig& config, nlohmann::json rows,
+              const std::vector<double>& us) {
+    const double attention = us[0], fused = us[1], serial = us[2], inputs = us[4];
+    std::int64_t most_heads = 0, most_keys = 0;
+    for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
+      const auto share = layout::heads_of(config.heads, config.kv_heads, config.ranks, rank);
+      most_heads = std::max(most_heads, share.query.count);
+      most_keys = std::max(most_keys, share.key.count);
+    }
+    const double flop = 4.0 * static_cast<double>(config.batch * most_heads * config.head_dim) *
+                        static_cast<double>(config.rows) * static_cast<double>(config.key_rows);
+    // What one rank sends to the others: its rows, the heads of the others.
+    const double sent = 2.0 * static_cast<double>(config.batch * config.head_dim) *
+                        static_cast<double>(config.rows) / config.ranks *
+                        static_cast<double>(config.heads + 2 * config.kv_heads) *
+                        (config.ranks - 1) / config.ranks;
+    const double residual = fused - attention;
+    const double hidden = 1 - residual / (serial - attention);
+    nlohmann::json described = to_json(layer);
+    described["kind"] = "ulysses";
+    document_["layers"].push_back({{"layer", described},
+                                   {"order", options_.order},
+                                   {"rows", std::move(rows)},
+                                   {"attention_tflops", flop / attention * 1e-6},
+                                   {"residual_us", residual},
+                                   {"residual_share", residual / attention},
+                                   {"hidden_share", hidden},
+                                   {"fused_over_push", serial / fused},
+                                   {"inputs_gb_per_s", sent / inputs * 1e-3}});
+    console_.text(fmt::format(
+        "{:<14} {:>6} {:>5} {:>4} | {:>10.1f} {:>8.0f} | {:>10.1f} {:>8.2f}% | {:>10.1f} {:>6.3f}x "
+        "| {:>9.1f} {:>7.0f} | {:>8.1f}%",
+        layer.name, layer.seq, most_heads, layer.head_dim, attention, flop / attention * 1e-6,
+        fused, 100 * residual / attention, serial, serial / fused, inputs, sent / inputs * 1e-3,
+        100 * hidden));
+  }
+
+  const Console& console_;
+  const BenchOptions& options_;
+  nlohmann::json document_;
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app, Session& session) {
+  CLI::App* const bench =
+      app.add_subcommand("bench", "Time a layer on GPUs, with its baselines in the same run");
+  bench->require_subcommand(1);
+  auto options = std::make_shared<BenchOptions>();
+  CLI::App* const ulysses =
+      bench->add_subcommand("ulysses", "Attention, its exchanges, and both fused");
+  ulysses->add_flag("--json", session.console.json, "One JSON document on stdout");
+  add_attention_layer_options(*ulysses, options->layer);
+  ulysses->add_option("--backend", options->backend, "cuda")->capture_default_str();
+  ulysses->add_option("--table", options->table,
+                      "Many layers, one row each: paper (4, 12 and 20 local heads), models");
+  ulysses->add_option("--order", options->order, "Order of tiles: remote-first or row-major")
+      ->capture_default_str();
+  ulysses->add_option("--rounds", options->rounds, "Times each sequence is measured")
+      ->capture_default_str();
+  ulysses->add_option("--out", options->out, "File for the JSON document");
+  ulysses->callback([options, &session] {
+    session.action = [options, &session] { return Bench(session, *options)(); };
+  });
+}
+
+}  // namespace xstage::cli

@@ -1,0 +1,395 @@
+// The group on real GPUs.
+#include <cuda_runtime.h>
+
+#include <array>
+#include <optional>
+
+#include "cuda/probe/check.cuh"
+#include "cuda/ptx/clock.cuh"
+#include "cuda/ulysses/attention.hpp"
+#include "cuda/ulysses/exchange.hpp"
+#include "cuda/ulysses/group.hpp"
+#include "xstage/layout/check.hpp"
+
+namespace xstage::ulysses {
+namespace {
+
+using layout::TensorView;
+
+/// Streams wait here until the host lets all of them go, so that ranks begin together although one
+/// thread enqueues for them one after the other. It ends by itself after two seconds.
+__global__ void gate(const volatile std::uint32_t* open) {
+  const std::uint64_t begin = ptx::globaltimer();
+  while (*open == 0 && ptx::globaltimer() - begin < 2'000'000'000) __nanosleep(100);
+}
+
+__global__ void fill_random(std::uint16_t* out, std::int64_t count, std::uint64_t seed) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step) {
+    // splitmix64, and the sum of four uniform values
+    std::uint64_t z = seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(i + 1);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    float sum = 0;
+    for (int part = 0; part < 4; ++part)
+      sum += static_cast<float>((z >> (16 * part)) & 0xffff) * (1.0f / 65536) - 0.5f;
+    out[i] = static_cast<std::uint16_t>(__float_as_uint(sum * 1.7320508f) >> 16);
+  }
+}
+
+/// Device memory of one rank's GPU.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  ~Memory() { cudaFree(data_); }
+
+  Result<bool> allocate(std::int64_t bytes) {
+    cudaFree(data_);
+    data_ = nullptr;
+    const auto size = static_cast<std::size_t>(bytes > 0 ? bytes : 16);
+    XSTAGE_CUDA_TRY(cudaMalloc(&data_, size));
+    XSTAGE_CUDA_TRY(cudaMemset(data_, 0, size));
+    return true;
+  }
+  template <class V = void>
+  V* get() const {
+    return static_cast<V*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+struct Rank {
+  Memory symmetric, workspace, records, query, key, value, lengths, local, lse;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  std::optional<Exchange> inputs, push;
+  std::optional<Attention> attention, with_lse, fused;
+};
+
+class CudaGroup final : public Group {
+ public:
+  ~CudaGroup() override {
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      cudaSetDevice(rank);
+      Rank& r = ranks_[static_cast<std::size_t>(rank)];
+      if (r.stream != nullptr) cudaStreamDestroy(r.stream);
+      if (r.begin != nullptr) cudaEventDestroy(r.begin);
+      if (r.end != nullptr) cudaEventDestroy(r.end);
+    }
+    cudaFreeHost(gate_);
+  }
+
+  Result<bool> open(const layout::UlyssesConfig& config, std::uint64_t wait_limit_ns) {
+    limit_ns_ = wait_limit_ns;
+    layout_ = layout::UlyssesLayout::make(config);
+    int found = 0;
+    XSTAGE_CUDA_TRY(cudaGetDeviceCount(&found));
+    if (found < config.ranks)
+      return Error{ErrorKind::kUnsupported, "a rank needs a GPU of its own", "--ranks",
+                   std::to_string(config.ranks), "at most " + std::to_string(found)};
+    for (std::int32_t rank = 0; rank < config.ranks; ++rank)
+      if (own(rank).query.count == 0)
+        return Error{ErrorKind::kUnsupported, "every rank needs a head for the kernels", "--heads",
+                     std::to_string(config.heads), "at least " + std::to_string(config.ranks)};
+    ranks_.resize(static_cast<std::size_t>(config.ranks));
+    XSTAGE_CUDA_TRY(cudaHostAlloc(&gate_, sizeof *gate_, cudaHostAllocPortable));
+    for (std::int32_t rank = 0; rank < config.ranks; ++rank)
+      if (const Result<bool> opened = open_rank(rank); !opened.ok()) return opened;
+    for (std::int32_t rank = 0; rank < config.ranks; ++rank)
+      symmetric_.push_back(at(rank).symmetric.get());
+    for (std::int32_t rank = 0; rank < config.ranks; ++rank)
+      if (const Result<bool> made = prepare(rank); !made.ok()) return made;
+    return synchronize();
+  }
+
+  Result<bool> set_inputs(const std::vector<RankInput>& inputs,
+                          const std::vector<std::int64_t>& key_length) override {
+    const layout::UlyssesConfig& c = layout_.config;
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      const RankInput& in = inputs[static_cast<std::size_t>(rank)];
+      for (const auto& [memory, view] : {std::pair{&at(rank).query, &in.query},
+                                         {&at(rank).key, &in.key},
+                                         {&at(rank).value, &in.value}}) {
+        const std::int64_t count =
+            view->shape[0] * view->shape[1] * view->shape[2] * view->shape[3];
+        XSTAGE_CUDA_TRY(cudaMemcpy(memory->get(), view->data, static_cast<std::size_t>(count) * 2,
+                                   cudaMemcpyHostToDevice));
+      }
+      std::vector<std::int32_t> lengths;
+      for (std::int64_t b = 0; b < c.batch; ++b)
+        lengths.push_back(static_cast<std::int32_t>(
+            key_length.empty() ? c.key_rows : key_length[static_cast<std::size_t>(b)]));
+      XSTAGE_CUDA_TRY(cudaMemcpy(at(rank).lengths.get(), lengths.data(), lengths.size() * 4,
+                                 cudaMemcpyHostToDevice));
+    }
+    return true;
+  }
+
+  Result<bool> set_random_inputs(std::uint64_t seed) override {
+    const layout::UlyssesConfig& c = layout_.config;
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      const std::int64_t query = elements(held(rank), c.heads);
+      const std::int64_t key = elements(held_keys(rank), c.kv_heads);
+      std::uint64_t number = seed * 64 + static_cast<std::uint64_t>(rank) * 3;
+      for (const auto& [memory, count] :
+           {std::pair{&at(rank).query, query}, {&at(rank).key, key}, {&at(rank).value, key}})
+        fill_random<<<512, 256, 0, at(rank).stream>>>(memory->get<std::uint16_t>(), count,
+                                                      number++ << 40);
+      XSTAGE_CUDA_TRY(cudaGetLastError());
+      const std::vector<std::int32_t> lengths(static_cast<std::size_t>(c.batch),
+                                              static_cast<std::int32_t>(c.key_rows));
+      XSTAGE_CUDA_TRY(cudaMemcpy(at(rank).lengths.get(), lengths.data(), lengths.size() * 4,
+                                 cudaMemcpyHostToDevice));
+    }
+    return synchronize();
+  }
+
+  Result<std::vector<RankOutput>> run() override {
+    const layout::UlyssesConfig& c = layout_.config;
+    const auto slot = static_cast<std::int32_t>((outputs_ + 1) & 1);  // of the launch to come
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaMemsetAsync(
+          layout_.output_row(symmetric_[static_cast<std::size_t>(rank)], slot, 1, 0, 0, 0), 0xff,
+          static_cast<std::size_t>(layout_.output_slot) * 2, at(rank).stream));
+    }
+    if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      if (const Result<bool> launched = launch(rank, Sequence::kLayer); !launched.ok())
+        return launched.error();
+      if (const Result<bool> launched = at(rank).with_lse->launch(at(rank).stream); !launched.ok())
+        return launched.error();
+    }
+    if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
+    if (const Result<bool> in_time = check_waits(); !in_time.ok()) return in_time.error();
+    std::vector<RankOutput> out(ranks_.size());
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      RankOutput& o = out[static_cast<std::size_t>(rank)];
+      const std::int64_t heads = own(rank).query.count;
+      o.output.resize(static_cast<std::size_t>(elements(held(rank), c.heads)));
+      o.local.resize(static_cast<std::size_t>(elements(c.rows, heads)));
+      o.log_sum_exp.resize(static_cast<std::size_t>(c.batch * heads * c.rows));
+      const std::uint16_t* const received =
+          layout_.output_row(symmetric_[static_cast<std::size_t>(rank)], slot, held(rank), 0, 0, 0);
+      XSTAGE_CUDA_TRY(
+          cudaMemcpy(o.output.data(), received, o.output.size() * 2, cudaMemcpyDeviceToHost));
+      XSTAGE_CUDA_TRY(cudaMemcpy(o.local.data(), at(rank).local.get(), o.local.size() * 2,
+                                 cudaMemcpyDeviceToHost));
+      XSTAGE_CUDA_TRY(cudaMemcpy(o.log_sum_exp.data(), at(rank).lse.get(), o.log_sum_exp.size() * 4,
+                                 cudaMemcpyDeviceToHost));
+    }
+    return out;
+  }
+
+  Result<std::vector<std::vector<double>>> time(Sequence sequence, int rounds,
+                                                int launches) override {
+    std::vector<std::vector<double>> out;
+    for (int round = 0; round < rounds; ++round) {
+      *gate_ = 0;
+      for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        gate<<<1, 1, 0, at(rank).stream>>>(gate_);
+        XSTAGE_CUDA_TRY(cudaEventRecord(at(rank).begin, at(rank).stream));
+        for (int i = 0; i < launches; ++i)
+          if (const Result<bool> launched = launch(rank, sequence); !launched.ok())
+            return launched.error();
+        XSTAGE_CUDA_TRY(cudaEventRecord(at(rank).end, at(rank).stream));
+      }
+      *static_cast<volatile std::uint32_t*>(gate_) = 1;
+      if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
+      if (const Result<bool> in_time = check_waits(); !in_time.ok()) return in_time.error();
+      std::vector<double> of_rank;
+      for (const Rank& r : ranks_) {
+        float ms = 0;
+        XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, r.begin, r.end));
+        of_rank.push_back(static_cast<double>(ms) * 1e3 / launches);
+      }
+      out.push_back(std::move(of_rank));
+    }
+    return out;
+  }
+
+  const std::vector<sync::WaitRecord>& waits() const override { return waits_; }
+  const std::string& gpu_name() const override { return gpu_name_; }
+  int driver_version() const override { return driver_; }
+
+ private:
+  static constexpr std::int64_t kMaxSms = 1024;
+
+  std::int32_t ranks() const { return static_cast<std::int32_t>(ranks_.size()); }
+  Rank& at(std::int32_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  layout::HeadShare own(std::int32_t rank) const {
+    const layout::UlyssesConfig& c = layout_.config;
+    return layout::heads_of(c.heads, c.kv_heads, c.ranks, rank);
+  }
+  std::int64_t held(std::int32_t rank) const {
+    const layout::UlyssesConfig& c = layout_.config;
+    return layout::rows_received(c.segments, c.segment_count, rank);
+  }
+  std::int64_t held_keys(std::int32_t rank) const {
+    const layout::UlyssesConfig& c = layout_.config;
+    return c.keys_replicated ? c.key_rows
+                             : layout::rows_received(c.key_segments, c.key_segment_count, rank);
+  }
+  std::int64_t elements(std::int64_t rows, std::int64_t heads) const {
+    return layout_.config.batch * rows * heads * layout_.config.head_dim;
+  }
+
+  Result<bool> open_rank(std::int32_t rank) {
+    const layout::UlyssesConfig& c = layout_.config;
+    cudaDeviceProp properties{};
+    XSTAGE_CUDA_TRY(cudaGetDeviceProperties(&properties, rank));
+    if (properties.major != 9)
+      return Error{ErrorKind::kUnsupported, "the kernels are built for compute capability 9.0",
+                   "gpu " + std::to_string(rank), properties.name, "a Hopper GPU"};
+    gpu_name_ = properties.name;
+    XSTAGE_CUDA_TRY(cudaDriverGetVersion(&driver_));
+    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    for (std::int32_t peer = 0; peer < ranks(); ++peer) {
+      if (peer == rank) continue;
+      int can = 0;
+      XSTAGE_CUDA_TRY(cudaDeviceCanAccessPeer(&can, rank, peer));
+      if (can == 0)
+        return Error{ErrorKind::kUnsupported, "two GPUs cannot reach each other's memory", "pair",
+                     std::to_string(rank) + " -> " + std::to_string(peer),
+                     "a pair with peer access (xstage doctor says why not)"};
+      const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
+      if (enabled == cudaErrorPeerAccessAlreadyEnabled)
+        cudaGetLastError();
+      else if (enabled != cudaSuccess)
+        return probe::cuda_error(enabled, "cudaDeviceEnablePeerAccess");
+    }
+    Rank& r = at(rank);
+    cudaFuncAttributes attributes{};  // loads it, as launch.cuh says why
+    XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, gate));
+    XSTAGE_CUDA_TRY(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
+    XSTAGE_CUDA_TRY(cudaEventCreate(&r.begin));
+    XSTAGE_CUDA_TRY(cudaEventCreate(&r.end));
+    const std::int64_t heads = own(rank).query.count;
+    const std::pair<Memory*, std::int64_t> sizes[] = {
+        {&r.symmetric, layout_.symmetric_bytes},
+        {&r.workspace, layout_.workspace_bytes},
+        {&r.records, kMaxSms * static_cast<std::int64_t>(sizeof(sync::WaitRecord))},
+        {&r.query, elements(held(rank), c.heads) * 2},
+        {&r.key, elements(held_keys(rank), c.kv_heads) * 2},
+        {&r.value, elements(held_keys(rank), c.kv_heads) * 2},
+        {&r.lengths, c.batch * 4},
+        {&r.local, elements(c.rows, heads) * 2},
+        {&r.lse, c.batch * heads * c.rows * 4}};
+    for (const auto& [memory, bytes] : sizes)
+      if (const Result<bool> allocated = memory->allocate(bytes); !allocated.ok()) return allocated;
+    return true;
+  }
+
+  Result<bool> prepare(std::int32_t rank) {
+    const layout::UlyssesConfig& c = layout_.config;
+    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    Rank& r = at(rank);
+    RankMemory memory;
+    memory.layout = layout_;
+    memory.rank = rank;
+    memory.symmetric = symmetric_.data();
+    memory.workspace = r.workspace.get();
+    memory.records = r.records.get<sync::WaitRecord>();
+    memory.limit_ns = limit_ns_;
+    const auto view = [&](const Memory& m, std::int64_t rows, std::int64_t heads) {
+      return TensorView::contiguous(m.get(), layout::ScalarType::kBf16, c.batch, rows, heads,
+                                    c.head_dim);
+    };
+    const TensorView query = view(r.query, held(rank), c.heads);
+    const TensorView key = view(r.key, held_keys(rank), c.kv_heads);
+    const TensorView value = view(r.value, held_keys(rank), c.kv_heads);
+    const TensorView local = view(r.local, c.rows, own(rank).query.count);
+    AttentionInputs in = exchanged_inputs(memory, key, value);
+    in.key_lengths = r.lengths.get<std::int32_t>();
+    const auto keep = [](auto& place, auto made) -> Result<bool> {
+      if (!made.ok()) return made.error();
+      place = made.value();
+      return true;
+    };
+    AttentionInputs with_lse = in;
+    with_lse.lse = r.lse.get<float>();
+    for (const Result<bool>& kept : {keep(r.inputs, Exchange::inputs(memory, query, key, value)),
+                                     keep(r.push, Exchange::output(memory, local)),
+                                     keep(r.attention, Attention::local(in, local)),
+                                     keep(r.with_lse, Attention::local(with_lse, local)),
+                                     keep(r.fused, Attention::fused(in, memory))})
+      if (!kept.ok()) return kept;
+    return true;
+  }
+
+  Result<bool> launch(std::int32_t rank, Sequence sequence) {
+    Rank& r = at(rank);
+    if (rank == 0 && sequence != Sequence::kInputs && sequence != Sequence::kAttention) ++outputs_;
+    const auto both = [&](const auto& first, const auto& second) -> Result<bool> {
+      const Result<bool> launched = first->launch(r.stream);
+      return launched.ok() ? second->launch(r.stream) : launched;
+    };
+    switch (sequence) {
+      case Sequence::kInputs: return r.inputs->launch(r.stream);
+      case Sequence::kAttention: return r.attention->launch(r.stream);
+      case Sequence::kFused: return r.fused->launch(r.stream);
+      case Sequence::kPush: return r.push->launch(r.stream);
+      case Sequence::kAttentionThenPush: return both(r.attention, r.push);
+      case Sequence::kLayer: return both(r.inputs, r.fused);
+    }
+    return true;
+  }
+
+  Result<bool> synchronize() {
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
+    }
+    return true;
+  }
+
+  Result<bool> check_waits() {
+    waits_.clear();
+    bool stopped = false;
+    for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+      std::vector<sync::WaitRecord> records(kMaxSms);
+      XSTAGE_CUDA_TRY(cudaMemcpy(records.data(), at(rank).records.get(),
+                                 records.size() * sizeof(sync::WaitRecord),
+                                 cudaMemcpyDeviceToHost));
+      for (const sync::WaitRecord& record : records) {
+        if (record.end == sync::WaitEnd::kNone) continue;
+        waits_.push_back(record);
+        stopped = true;
+      }
+    }
+    if (!stopped) return true;
+    return Error{ErrorKind::kTimeout, "a rank waited too long for another", {}, {}, {}};
+  }
+
+  layout::UlyssesLayout layout_;
+  std::uint64_t limit_ns_ = 0;
+  std::vector<Rank> ranks_;
+  std::vector<void*> symmetric_;
+  std::vector<sync::WaitRecord> waits_;
+  std::uint32_t* gate_ = nullptr;
+  std::uint64_t outputs_ = 0;  // launches that sent output: the epoch of its signals
+  std::string gpu_name_;
+  int driver_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Group>> Group::create(const layout::UlyssesConfig& config,
+                                             std::uint64_t wait_limit_ns) {
+  auto group = std::make_unique<CudaGroup>();
+  if (const Result<bool> opened = group->open(config, wait_limit_ns); !opened.ok())
+    return opened.error();
+  return std::unique_ptr<Group>(std::move(group));
+}
+
+}  // namespace xstage::ulysses
