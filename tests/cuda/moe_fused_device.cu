@@ -1,5 +1,7 @@
 // The fused MoE layer on one or two GPUs: right against a plain fp32 layer with the same
-// quantisation points, the same bits under every schedule, errors that end, then its time.
+// quantisation points, the same bits under every schedule, errors that end.
+//   moe_fused_device                                  checks
+//   moe_fused_device --time LAYER|all [FILE [COMMIT]] times, and writes them as JSON
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -650,7 +652,7 @@ constexpr struct {
                {"hy3", 4096, 1536, 192, 8},          {"deepseek-v4-flash", 4096, 2048, 256, 6},
                {"glm-5", 6144, 2048, 256, 8},        {"deepseek-v4-pro", 7168, 3072, 384, 6}};
 
-void times(int ranks, std::uint64_t seed, const std::string& only) {
+void times(int ranks, std::uint64_t seed, const std::string& only, Results& results) {
   for (const auto& l : kLayers) {
     if (only != "all" && only != l.name) continue;
     Bench b({l.name, ranks, l.hidden, l.intermediate, l.experts, l.topk, 8192}, seed);
@@ -663,8 +665,7 @@ void times(int ranks, std::uint64_t seed, const std::string& only) {
       b.run();
       b.compare(257);
       const auto line = [&](const char* what, const MoeSchedule& s, MoeDispatch d) {
-        std::printf("TIME   %-18s M=%-5ld %-24s %8.1f us\n", l.name, static_cast<long>(tokens),
-                    what, b.median_us(s, d, 9));
+        results.add(l.name, static_cast<long>(tokens), what, b.median_us(s, d, 9));
       };
       b.print_marks(MoeSchedule::interleaved(16), MoeDispatch::kPerRank);
       line("wave per rank", MoeSchedule::wave(group), MoeDispatch::kPerRank);
@@ -692,7 +693,11 @@ int main(int argc, char** argv) {
   std::printf("seed %llu, %d GPUs\n", static_cast<unsigned long long>(seed), gpus);
   const std::string what = argc > 1 ? argv[1] : "--check";
   if (what == "--check") small_cases(gpus, seed);
-  if (what == "--time") times(std::min(gpus, 2), seed, argc > 2 ? argv[2] : "all");
+  if (what == "--time") {
+    Results results;
+    times(std::min(gpus, 2), seed, argc > 2 ? argv[2] : "all", results);
+    results.write(argc > 3 ? argv[3] : "", "moe_fused_device --time", argc > 4 ? argv[4] : "");
+  }
   std::printf("%s\n", g_ok ? "PASSED" : "FAILED");
   return g_ok ? 0 : 1;
 }

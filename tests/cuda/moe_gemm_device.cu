@@ -1,4 +1,6 @@
-// The grouped GEMM of the MoE tiles on a GPU: right against a plain fp32 product, then its time.
+// The grouped GEMM of the MoE tiles on a GPU: right against a plain fp32 product.
+//   moe_gemm_device                            checks
+//   moe_gemm_device --time [FILE [COMMIT]]     also times, and writes them as JSON
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -181,6 +183,7 @@ int main(int argc, char** argv) {
     release(p);
   }
   if (argc > 1 && std::string(argv[1]) == "--time") {
+    Results results;
     for (const std::int64_t tokens : {8192, 1024})
       for (const Layer& layer : kLayers) {
         const std::int64_t pairs = tokens * layer.topk;  // of two ranks, half of them here
@@ -198,9 +201,10 @@ int main(int argc, char** argv) {
           std::printf("       %8.1f us  %6.0f TFLOP/s\n", us[linear], flops / us[linear] * 1e-6);
           release(p);
         }
-        std::printf("TOTAL  %s M=%ld  %.1f + %.1f = %.1f us\n", layer.name,
-                    static_cast<long>(tokens), us[0], us[1], us[0] + us[1]);
+        results.add(layer.name, static_cast<long>(tokens), "linear1", us[0]);
+        results.add(layer.name, static_cast<long>(tokens), "linear2", us[1]);
       }
+    results.write(argc > 2 ? argv[2] : "", "moe_gemm_device --time", argc > 3 ? argv[3] : "");
   }
   std::printf("%s\n", ok ? "PASSED" : "FAILED");
   return ok ? 0 : 1;

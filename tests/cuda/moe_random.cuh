@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
 
 namespace xstage::moe_test {
 
@@ -82,5 +85,48 @@ T* device_array(std::int64_t count) {
   check(cudaMalloc(&p, static_cast<std::size_t>(count) * sizeof(T) + 16), "cudaMalloc");
   return p;
 }
+
+/// Writes measured times as one JSON document: what was measured, where, and from which sources.
+class Results {
+ public:
+  void add(const std::string& layer, long tokens, const std::string& what, double us) {
+    std::printf("TIME   %-18s M=%-5ld %-24s %8.1f us\n", layer.c_str(), tokens, what.c_str(), us);
+    char line[256];
+    std::snprintf(line, sizeof line,
+                  "    {\"layer\": \"%s\", \"tokens\": %ld, \"what\": \"%s\", \"median_us\": %.1f}",
+                  layer.c_str(), tokens, what.c_str(), us);
+    rows_.push_back(line);
+  }
+  void write(const std::string& path, const std::string& tool, const std::string& commit) const {
+    if (path.empty()) return;
+    cudaDeviceProp gpu{};
+    int driver = 0, runtime = 0, gpus = 0;
+    check(cudaGetDeviceProperties(&gpu, 0), "properties");
+    check(cudaDriverGetVersion(&driver), "driver");
+    check(cudaRuntimeGetVersion(&runtime), "runtime");
+    check(cudaGetDeviceCount(&gpus), "count");
+    const std::time_t now = std::time(nullptr);
+    char date[32];
+    std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+    std::FILE* const file = std::fopen(path.c_str(), "w");
+    if (file == nullptr) {
+      std::printf("FAILED cannot write %s\n", path.c_str());
+      std::exit(1);
+    }
+    std::fprintf(
+        file,
+        "{\n  \"provenance\": {\"tool\": \"%s\", \"created_utc\": \"%s\", \"commit\": \"%s\",\n"
+        "    \"gpu\": \"%s\", \"gpus\": %d, \"driver_cuda\": %d, \"runtime_cuda\": %d},\n"
+        "  \"rows\": [\n",
+        tool.c_str(), date, commit.c_str(), gpu.name, gpus, driver, runtime);
+    for (std::size_t i = 0; i < rows_.size(); ++i)
+      std::fprintf(file, "%s%s\n", rows_[i].c_str(), i + 1 < rows_.size() ? "," : "");
+    std::fprintf(file, "  ]\n}\n");
+    std::fclose(file);
+  }
+
+ private:
+  std::vector<std::string> rows_;
+};
 
 }  // namespace xstage::moe_test
