@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <random>
 
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
@@ -170,14 +171,19 @@ class Bench {
     return take_times(layer, config, **group);
   }
 
-  /// Rounds of the sequences take turns, so that clocks and heat are the same for all of them.
+  /// Rounds of the sequences take turns, in a random order: the power limit remembers what ran
+  /// before, and in a fixed order a sequence behind a light one was up to 2 % faster.
   Result<bool> take_times(const AttentionLayer& layer, const layout::UlyssesConfig& config,
                           ulysses::Group& group) {
     constexpr std::size_t kCount = std::size(kTimed);
     std::vector<std::vector<double>> times(kCount);
     std::vector<int> launches(kCount, 1);
-    for (int round = -2; round < options_.rounds; ++round)
-      for (std::size_t i = 0; i < kCount; ++i) {
+    std::vector<std::size_t> turn(kCount);
+    std::iota(turn.begin(), turn.end(), std::size_t{0});
+    std::mt19937_64 random(layer.seed);
+    for (int round = -2; round < options_.rounds; ++round) {
+      std::shuffle(turn.begin(), turn.end(), random);
+      for (const std::size_t i : turn) {
         const auto taken = group.time(kTimed[i].sequence, 1, launches[i]);
         if (!taken) return taken.error();
         const double us = *std::max_element(taken->front().begin(), taken->front().end());
@@ -187,6 +193,7 @@ class Bench {
         else
           times[i].push_back(us);
       }
+    }
     nlohmann::json rows = nlohmann::json::array();
     std::vector<double> median;
     for (std::size_t i = 0; i < kCount; ++i) {

@@ -91,6 +91,7 @@ Result<bool> fill_fused(const AttentionInputs& in, const RankMemory& out, Params
   const layout::HeadShare own =
       layout::heads_of(config.heads, config.kv_heads, config.ranks, out.rank);
   params.fused = true;
+  params.remote_first = config.order == schedule::UlyssesOrderKind::kRemoteFirst;
   params.first_head = static_cast<std::int32_t>(own.query.begin);
   params.segment_count = config.segment_count;
   std::copy_n(config.segments, config.segment_count, params.segments);

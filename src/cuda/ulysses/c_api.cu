@@ -26,10 +26,10 @@ TensorView view(void* data, const std::int64_t* shape, const std::int64_t* strid
 /// `stream`. Returns 0, else the kind of error, with its message in `message` (`size` bytes).
 extern "C" int xstage_attention_forward(
     void* query, void* key, void* value, void* output, const std::int64_t* query_shape,
-    const std::int64_t* key_shape, const std::int64_t* query_stride,
-    const std::int64_t* key_stride, const std::int64_t* value_stride,
-    const std::int64_t* output_stride, const std::int32_t* key_lengths, float* lse, float scale,
-    int launches, void* stream, char* message, std::size_t size) {
+    const std::int64_t* key_shape, const std::int64_t* query_stride, const std::int64_t* key_stride,
+    const std::int64_t* value_stride, const std::int64_t* output_stride,
+    const std::int32_t* key_lengths, float* lse, float scale, int launches, void* stream,
+    char* message, std::size_t size) {
   const auto refuse = [&](const xstage::Error& error) {
     std::snprintf(message, size, "%s", error.message().c_str());
     return static_cast<int>(error.kind);

@@ -33,7 +33,7 @@ class Consumer {
       for (int i = 0; i < T::kHeadDim / 2; ++i) o[i] = 0;
       softmax_.reset();
       if (note.key_blocks > 0)
-        attend(note.key_blocks, note.tail, o);
+        attend(note.key_blocks, note.tail, note.flush != 0 ? kFlushStep : 0, o, output);
       else
         release(&shared_.query_empty);
       float inverse[2], lse[2];
@@ -44,9 +44,14 @@ class Consumer {
   }
 
  private:
+  /// In the first own tile, the step at which the tiles sent before are told to their owners: late
+  /// enough (2 us a step) that the last of them has long drained, early enough that the signals are
+  /// there before the kernel ends.
+  static constexpr int kFlushStep = 8;
   static constexpr int kTurn = 1;  // named barriers from here on, one a warpgroup
 
-  __device__ __forceinline__ void attend(int key_blocks, int tail, float (&o)[T::kHeadDim / 2]) {
+  __device__ __forceinline__ void attend(int key_blocks, int tail, int flush_step,
+                                         float (&o)[T::kHeadDim / 2], Output<T>& output) {
     float s[T::kBlockN / 2];
     std::uint32_t p[T::kBlockN / 4];
     await(&shared_.key_full[key_.stage()], key_.parity());
@@ -60,6 +65,7 @@ class Consumer {
     pack_weights(p, s);
 
     for (int step = 1; step < key_blocks; ++step) {
+      if (step == flush_step) output.sent_off();
       await(&shared_.key_full[key_.stage()], key_.parity());
       await(&shared_.value_full[value_.stage()], value_.parity());
       take_turn();

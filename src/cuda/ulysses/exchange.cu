@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <string>
 
 #include "cuda/probe/check.cuh"
@@ -32,7 +33,10 @@ inline constexpr int kMaxJobs = 160;
 
 struct ExchangeParams {
   Signals signals;
-  std::int64_t tiles = 0;
+  std::int64_t tiles[2] = {};  ///< for other ranks, for this one
+  std::int64_t places = 0;     ///< turns of one tile for each rank; some at the end are empty
+  schedule::FastDivisor by_ranks;
+  std::int32_t remote_jobs = 0;  ///< they come first
   std::int32_t job_count = 0;
   std::int32_t unit_bits = 4;  ///< 16-byte units of a head: 2^unit_bits
   sync::Site site = sync::Site::kExchangePieces;
@@ -84,18 +88,29 @@ __device__ __forceinline__ void copy_tile(const CopyJob& job, int unit_bits, int
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     exchange_rows(const __grid_constant__ ExchangeParams params) {
   __shared__ std::int64_t sent[1][kMaxRanks];
-  __shared__ std::int32_t slot;
   __shared__ __align__(16) std::uint8_t storage[sizeof(LaunchSignals)];
-  if (threadIdx.x < kMaxRanks) sent[0][threadIdx.x] = 0;
   auto& signals = *reinterpret_cast<LaunchSignals*>(storage);
+  const int slot = LaunchSignals::slot_of(params.signals);
+  if (threadIdx.x < kMaxRanks) sent[0][threadIdx.x] = 0;
+  __syncthreads();
   if (threadIdx.x == 0) {
     new (storage) LaunchSignals(params.signals, params.site);
-    slot = signals.begin();
+    signals.begin();
   }
-  __syncthreads();
-  std::int32_t job = 0;
-  for (std::int64_t tile = blockIdx.x; tile < params.tiles; tile += gridDim.x) {
-    while (job + 1 < params.job_count && params.jobs[job + 1].first_tile <= tile) ++job;
+  // Tiles for this rank itself take turns with the others: a copy in its own memory then runs while
+  // the link is busy.
+  std::int32_t remote_job = 0, own_job = params.remote_jobs;
+  for (std::int64_t place = blockIdx.x; place < params.places; place += gridDim.x) {
+    const auto turn =
+        static_cast<std::int64_t>(params.by_ranks.quotient(static_cast<std::uint64_t>(place)));
+    const auto in_turn = place - turn * params.by_ranks.divisor();
+    const bool own = in_turn == params.signals.ranks - 1;
+    const std::int64_t tile = own ? turn : turn * (params.signals.ranks - 1) + in_turn;
+    if (tile >= params.tiles[own]) continue;
+    std::int32_t job = own ? own_job : remote_job;
+    const std::int32_t last = own ? params.job_count : params.remote_jobs;
+    while (job + 1 < last && params.jobs[job + 1].first_tile <= tile) ++job;
+    (own ? own_job : remote_job) = job;
     const CopyJob& j = params.jobs[job];
     const auto row0 = static_cast<std::int32_t>((tile - j.first_tile) * j.tile_rows);
     copy_tile(j, params.unit_bits, slot, row0);
@@ -141,8 +156,10 @@ class JobList {
     job.tile_rows = static_cast<std::int32_t>(std::max<std::int64_t>(1, kTileUnits / row_units));
     job.heads = static_cast<std::int32_t>(heads);
     job.rank = rank;
-    job.first_tile = params_.tiles;
-    params_.tiles += (job.rows_all + job.tile_rows - 1) / job.tile_rows;
+    std::int64_t& tiles = params_.tiles[rank == params_.signals.rank];
+    job.first_tile = tiles;
+    tiles += (job.rows_all + job.tile_rows - 1) / job.tile_rows;
+    if (rank != params_.signals.rank) params_.remote_jobs = params_.job_count;
     return true;
   }
 
@@ -164,14 +181,20 @@ Result<bool> check_view(const layout::TensorView& view, const std::int64_t (&wan
   return true;
 }
 
-/// Also loads the kernel, which the first launch might wait for (see launch.cuh).
-Result<int> blocks_for(std::int64_t tiles) {
+/// Deals the tiles out and loads the kernel, which the first launch might wait for (launch.cuh).
+Result<int> deal(ExchangeParams& params) {
   cudaFuncAttributes attributes{};
   XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, exchange_rows));
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
   XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-  return static_cast<int>(std::clamp<std::int64_t>(tiles, 1, sms * kBlocksPerSm));
+  const std::int64_t ranks = params.signals.ranks, others = ranks > 1 ? ranks - 1 : 1;
+  params.by_ranks = schedule::FastDivisor(static_cast<std::uint32_t>(ranks));
+  params.places = ranks * std::max(params.tiles[1], (params.tiles[0] + others - 1) / others);
+  // A grid that shares no factor with the ranks gives each block tiles of both kinds.
+  std::int64_t grid = std::clamp<std::int64_t>(params.places, 1, sms * kBlocksPerSm);
+  while (std::gcd(grid, ranks) != 1) --grid;
+  return static_cast<int>(grid);
 }
 
 Result<bool> check_memory(const RankMemory& memory) {
@@ -255,7 +278,7 @@ Result<Exchange> Exchange::inputs(const RankMemory& memory, const layout::Tensor
       pieces += 2 * rows_from(source, c.key_segments, c.key_segment_count) * own.key.count;
     params->signals.expected[source] = pieces * c.batch;
   }
-  const Result<int> grid = blocks_for(params->tiles);
+  const Result<int> grid = deal(*params);
   if (!grid.ok()) return grid.error();
   Exchange out;
   out.grid_ = grid.value();
@@ -290,7 +313,7 @@ Result<Exchange> Exchange::output(const RankMemory& memory, const layout::Tensor
   for (std::int32_t source = 0; source < c.ranks; ++source)
     params->signals.expected[source] =
         c.batch * layout::heads_of(c.heads, c.kv_heads, c.ranks, source).query.count * received;
-  const Result<int> grid = blocks_for(params->tiles);
+  const Result<int> grid = deal(*params);
   if (!grid.ok()) return grid.error();
   Exchange out;
   out.grid_ = grid.value();

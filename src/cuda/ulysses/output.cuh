@@ -37,17 +37,22 @@ class Output {
                            });
   }
 
+  /// Everything sent to other ranks so far is complete; nothing more will be sent to them.
+  __device__ __forceinline__ void sent_off() {
+    sync();  // the pieces that other threads stored row by row
+    if (leader()) {
+      ptx::bulk_wait_done();
+      ptx::fence_proxy_async();
+      ptx::mbarrier_arrive(&shared_.sent_off);
+    }
+    sent_off_ = true;
+  }
+
   /// Nothing is on its way any more.
   __device__ __forceinline__ void finish() {
-    if (leader()) {
-      if (params_.fused) {
-        ptx::bulk_wait_done();
-        ptx::fence_proxy_async();
-      } else {
-        // The end of the kernel publishes the writes; only the staging must not vanish.
-        ptx::bulk_wait_source();
-      }
-    }
+    if (params_.fused && !sent_off_) sent_off();
+    // The end of the kernel publishes the writes; only the staging must not vanish.
+    if (leader()) ptx::bulk_wait_source();
     sync();
     if (leader()) ptx::mbarrier_arrive(&shared_.stored);
   }
@@ -126,6 +131,7 @@ class Output {
   const Params& params_;
   Shared<T>& shared_;
   const int group_;
+  bool sent_off_ = false;
 };
 
 }  // namespace xstage::ulysses

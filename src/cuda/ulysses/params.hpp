@@ -60,7 +60,8 @@ struct Params {
   std::int32_t first_head = 0;   ///< of this rank among all heads of the output
   std::int32_t segment_count = 0;
   bool fused = false;
-  float scale_log2 = 0;  ///< logits scale · log2 e
+  bool remote_first = false;  ///< so the order of tiles is
+  float scale_log2 = 0;       ///< logits scale · log2 e
 };
 
 }  // namespace xstage::ulysses

@@ -18,8 +18,9 @@ class Producer {
         shared_(shared),
         maps_(params.inputs[params.input_epoch == nullptr ? 0 : *params.input_epoch & 1]) {}
 
-  /// Loads every tile of this block. `slot` of the output, which consumers are told.
-  __device__ __forceinline__ void run(int slot) {
+  /// Loads every tile of this block.
+  __device__ __forceinline__ void run() {
+    bool before_was_remote = false;
     using Tiles = schedule::StaticTiles<schedule::UlyssesOrder>;
     static_assert(sizeof(Tiles) <= sizeof(shared_.tiles));
     Tiles& tiles = *new (shared_.tiles) Tiles(params_.order, blockIdx.x, gridDim.x);
@@ -33,7 +34,9 @@ class Producer {
       if (params_.key_lengths != nullptr) keys = max(0, min(keys, params_.key_lengths[note.batch]));
       note.key_blocks = (keys + T::kBlockN - 1) / T::kBlockN;
       note.tail = keys - (note.key_blocks - 1) * T::kBlockN;
-      note.slot = slot;
+      note.slot = shared_.slot;
+      note.flush = params_.remote_first && before_was_remote && tile.local;
+      before_was_remote = !tile.local;
       load_tile(note);
     }
     TileNote last;

@@ -16,14 +16,15 @@ struct TileNote {
   std::int32_t key_blocks = 0;  ///< tiles of keys; 0 where every key is masked
   std::int32_t tail = 0;        ///< valid keys of the last one
   std::int32_t slot = 0;        ///< of the output
+  std::int32_t flush = 0;       ///< the first own tile behind tiles of other ranks
 };
 
 /// The same values, known to be equal in all lanes: products in a loop whose bound might differ
 /// between lanes would be serialised (C7520).
 __device__ __forceinline__ TileNote uniform(const TileNote& note) {
   const auto same = [](std::int32_t value) { return __shfl_sync(0xffffffff, value, 0); };
-  return {same(note.row),        same(note.head), same(note.batch),
-          same(note.key_blocks), same(note.tail), same(note.slot)};
+  return {same(note.row),  same(note.head), same(note.batch), same(note.key_blocks),
+          same(note.tail), same(note.slot), same(note.flush)};
 }
 
 template <class T>
@@ -35,8 +36,10 @@ struct alignas(1024) Shared {
   std::uint64_t query_full, query_empty;
   std::uint64_t key_full[T::kStages], key_empty[T::kStages];
   std::uint64_t value_full[T::kStages], value_empty[T::kStages];
-  std::uint64_t stored;  ///< every consumer is through, its output stored
+  std::uint64_t stored;    ///< every consumer is through, its output stored
+  std::uint64_t sent_off;  ///< what every consumer sent to other ranks is there
   TileNote note[2];
+  std::int32_t slot;  ///< of the output in this launch
   /// The producer's objects live here: they would not stay in its few registers.
   alignas(16) std::uint8_t producer[64];
   alignas(16) std::uint8_t tiles[256];

@@ -28,26 +28,28 @@ class LaunchSignals {
         arrivals_(policy_, SignalWords{signals}, context(signals),
                   static_cast<std::int32_t>(gridDim.x), site) {}
 
-  /// Before the first store; returns this launch's slot. Does not wait.
-  __device__ __forceinline__ int begin() {
-    arrivals_.begin();
-    return arrivals_.slot();
+  /// The slot of this launch's output. All of a block must know it before the block's begin().
+  static __device__ __forceinline__ int slot_of(const Signals& signals) {
+    return static_cast<int>((ptx::ld_relaxed_sys(signals.epoch) + 1) & 1);
   }
 
-  /// When this block's stores are complete: counts its pieces at their owners. The first block also
-  /// waits until everything that this rank is to receive is here.
-  /// `sent`: pieces by warpgroup and destination.
+  /// Does not wait.
+  __device__ __forceinline__ void begin() { arrivals_.begin(); }
+
+  /// When this block's stores to other ranks are complete: counts its pieces there (`sent`, by
+  /// warpgroup and destination). What stays on this rank needs no count: the kernel's end is its
+  /// signal. The first block also waits for what other ranks send here.
   template <int kGroups>
   __device__ __forceinline__ void end(const std::int64_t (&sent)[kGroups][kMaxRanks]) {
     if (!arrivals_.open()) return;
     for (std::int32_t rank = 0; rank < signals_.ranks; ++rank) {
       std::int64_t pieces = 0;
       for (int group = 0; group < kGroups; ++group) pieces += sent[group][rank];
-      if (pieces > 0) arrivals_.add(rank, pieces);
+      if (pieces > 0 && rank != signals_.rank) arrivals_.add(rank, pieces);
     }
     if (blockIdx.x != 0) return;
     for (std::int32_t source = 0; source < signals_.ranks; ++source)
-      if (!arrivals_.wait(source, signals_.expected[source])) return;
+      if (!arrivals_.wait(source, source == signals_.rank ? 0 : signals_.expected[source])) return;
   }
 
  private:
