@@ -3,7 +3,6 @@ foreach(name attention fused)
   xstage_test(ulysses_${name}_test SOURCES ulysses_${name}_test.cu
     LIBRARIES xstage_ulysses xstage_cuda_flags)
 endforeach()
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME ulysses_machine_code
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/ulysses_code.py
           ${PROJECT_BINARY_DIR}/cuda-tools $<FILTER:$<TARGET_OBJECTS:xstage_ulysses>,INCLUDE,attention>)
