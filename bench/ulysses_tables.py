@@ -38,7 +38,7 @@ def fused():
             layer = entry["layer"]
             us = {row["what"]: row["time_us"]["median"] for row in entry["rows"]}
             heads = layer["heads"] // layer["ranks"]
-            yield (f"| {layer.get('name') or ''} | {heads} × {layer['seq']}, {layer['head_dim']} | "
+            yield (f"| {layer['shape']} | {heads} × {layer['seq']}, {layer['head_dim']} | "
                    f"{us['attention']:.1f} ({entry['attention_tflops']:.0f}) | {us['fused']:.1f} | "
                    f"{entry['residual_us']:.1f} ({100 * entry['residual_share']:.1f} %) | "
                    f"{us['attention + push']:.1f} | {entry['fused_over_push']:.3f} | "

@@ -46,12 +46,9 @@ void add_run(const Document& document, Page& page) {
   page.add("runs", "Runs with real numbers", body);
 }
 
-void add_bench(const Document& document, Page& page) {
-  const json& c = document.content;
-  std::string body = fmt::format("<h3>{}</h3>", layer_line(child(c, "layer")));
-  body += error_box(document);
+/// One layer's times: its heading and its table.
+std::string bench_layer(const json& layer, const json& rows) {
   Table table({"what", "baseline of", ">median", ">p5", ">p95", ">runs"});
-  const json& rows = child(c, "rows");
   if (rows.is_array())
     for (const json& row : rows) {
       const json& time = child(row, "time_us");
@@ -59,7 +56,18 @@ void add_bench(const Document& document, Page& page) {
                  microseconds(get_number(time, "median")), microseconds(get_number(time, "p05")),
                  microseconds(get_number(time, "p95")), escape(get_any(row, "runs"))});
     }
-  if (!table.empty()) body += table.html();
+  return fmt::format("<h3>{}</h3>", layer_line(layer)) + (table.empty() ? "" : table.html());
+}
+
+void add_bench(const Document& document, Page& page) {
+  const json& c = document.content;
+  std::string body = error_box(document);
+  const json& layers = child(c, "layers");
+  if (layers.is_array())
+    for (const json& entry : layers)
+      body += bench_layer(child(entry, "layer"), child(entry, "rows"));
+  else
+    body += bench_layer(child(c, "layer"), child(c, "rows"));
   page.add("bench", "Benchmarks", body);
 }
 
