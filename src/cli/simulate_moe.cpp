@@ -175,7 +175,7 @@ int run_moe(const Console& console, const MoeVerb& verb) {
     std::size_t lead = 1;
     for (std::size_t i = 1; i < choice.candidates.size(); ++i)
       if (choice.candidates[i].time_us < choice.candidates[lead].time_us) lead = i;
-    for (std::size_t i : {std::size_t{0}, lead}) {
+    for (const std::size_t i : {std::size_t{0}, lead}) {
       const MoeSchedule s = choice.candidates[i].schedule;
       runs.push_back({s, sim::simulate_moe(setup, s, layer.seed, keep)});
     }

@@ -63,7 +63,7 @@ std::vector<int> traced_sms(const sim::StoreModel& store, int count) {
   std::vector<int> sms;
   std::set<std::size_t> sizes;
   const auto& groups = store.fabric[0].groups;
-  for (bool new_sizes : {true, false})
+  for (const bool new_sizes : {true, false})
     for (const auto& group : groups) {
       if (group.empty() || static_cast<int>(sms.size()) >= count) continue;
       if (new_sizes ? sizes.insert(group.size()).second

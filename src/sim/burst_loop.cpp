@@ -20,7 +20,7 @@ class Loop {
   Loop(const EgressParameters& parameters, const BurstLoop& loop)
       : loop_(loop), egress_(parameters, loop.seed) {
     state_.resize(static_cast<std::size_t>(egress_.sms()));
-    for (int sm : loop.producers) wake(sm, 0);
+    for (const int sm : loop.producers) wake(sm, 0);
   }
 
   BurstLoopResult run() {
@@ -28,7 +28,7 @@ class Loop {
       for (int i = 0; i < loop_.bursts; ++i) {
         const double start = egress_.now();
         if (i > 0)
-          for (int sm : loop_.producers) wake(sm, start);
+          for (const int sm : loop_.producers) wake(sm, start);
         run_until_quiet();
         result_.drained_us += (egress_.now() - start) / loop_.bursts;
       }
@@ -113,20 +113,20 @@ class Loop {
   void summarise() {
     std::sort(issues_.begin(), issues_.end());
     double sum = 0;
-    for (double issue : issues_) sum += issue;
+    for (const double issue : issues_) sum += issue;
     result_.bursts = static_cast<std::int64_t>(issues_.size());
     if (!issues_.empty()) result_.issue_mean = sum / static_cast<double>(issues_.size());
     result_.issue_p05 = quantile(issues_, 0.05);
     result_.issue_p50 = quantile(issues_, 0.5);
     result_.issue_p95 = quantile(issues_, 0.95);
-    for (int sm : loop_.producers) {
+    for (const int sm : loop_.producers) {
       const Producer& p = state_[static_cast<std::size_t>(sm)];
       result_.producers.push_back(
           {sm, p.bursts, p.bursts > 0 ? p.issue_sum / static_cast<double>(p.bursts) : 0});
     }
     if (loop_.alignment == Alignment::kIsolated) return;
     double rate = 0;  // bursts per µs, each producer's from its first start that counts to its last
-    for (int sm : loop_.producers) {
+    for (const int sm : loop_.producers) {
       const Producer& p = state_[static_cast<std::size_t>(sm)];
       if (p.starts > 1) rate += static_cast<double>(p.starts - 1) / (p.start - p.first_start);
     }

@@ -22,12 +22,12 @@ Egress::Egress(const EgressParameters& parameters, std::uint64_t seed)
     : parameters_(parameters), random_(seed) {
   int count = 0;
   for (const auto& group : parameters.groups)
-    for (int sm : group) count = std::max(count, sm + 1);
+    for (const int sm : group) count = std::max(count, sm + 1);
   sms_.resize(static_cast<std::size_t>(count));
   taken_.assign(static_cast<std::size_t>(std::max(1, parameters.peers)), 1);
   throttle_ = taken_;
   for (const auto& members : parameters.groups) {
-    for (int sm : members)
+    for (const int sm : members)
       sms_[static_cast<std::size_t>(sm)].group = static_cast<int>(groups_.size());
     groups_.push_back({});
     groups_.back().sms = members;
@@ -303,7 +303,7 @@ void Egress::refresh(Group& group, int peer) {
   Lane& lane = group.lanes[static_cast<std::size_t>(peer)];
   lane.stale = false;
   lane.next_level = kNever;
-  for (int index : group.sms) {
+  for (const int index : group.sms) {
     const Sm& sm = sms_[static_cast<std::size_t>(index)];
     if (sm.peer == peer) lane.next_level = std::min(lane.next_level, next_level_of(sm));
   }
@@ -321,7 +321,7 @@ double Egress::next_event() {
   for (Group& group : groups_) {
     if (group.active == 0) continue;
     for (std::size_t peer = 0; peer < group.lanes.size(); ++peer) {
-      Lane& lane = group.lanes[peer];
+      const Lane& lane = group.lanes[peer];
       if (lane.active == 0) continue;
       if (lane.stale) refresh(group, static_cast<int>(peer));
       if (lane.next_level < kNever)
@@ -357,7 +357,7 @@ void Egress::advance(double time) {
     for (const Lane& lane : group.lanes) {
       if (lane.active == 0 || lane.next_level > lane.service + kSlack) continue;
       const auto peer = static_cast<int>(&lane - group.lanes.data());
-      for (int index : group.sms) {
+      for (const int index : group.sms) {
         const Sm& sm = sms_[static_cast<std::size_t>(index)];
         while (sm.peer == peer && next_level_of(sm) <= lane.service + kSlack) fire_level(index);
       }

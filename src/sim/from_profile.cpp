@@ -87,7 +87,7 @@ Result<StoreModel> store_model(const model::Profile& profile, const StoreOptions
     std::vector<std::vector<int>> active;
     for (const auto& group : gpu.groups) {
       std::vector<int> members;
-      for (int sm : group)
+      for (const int sm : group)
         if (std::find(order.begin(), order.end(), sm) != order.end()) members.push_back(sm);
       if (!members.empty()) active.push_back(members);
     }

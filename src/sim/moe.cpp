@@ -400,8 +400,8 @@ MoeResult MoeRun::finish() {
     Rank& rank = rank_at(index);
     MoeRankResult& r = rank.result;
     const auto workers = static_cast<double>(std::max<std::size_t>(1, rank.workers.size()));
-    for (double* sum : {&r.math_us, &r.issue_us, &r.stall_us, &r.wait_tokens_us, &r.wait_linear1_us,
-                        &r.wait_buffer_us})
+    for (double* const sum : {&r.math_us, &r.issue_us, &r.stall_us, &r.wait_tokens_us,
+                              &r.wait_linear1_us, &r.wait_buffer_us})
       *sum /= workers;
     if (rank.bursts_started > 0)
       r.issue_mean = rank.issue_sum / static_cast<double>(rank.bursts_started);

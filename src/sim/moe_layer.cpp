@@ -156,7 +156,7 @@ MoeResult simulate_moe(const MoeSetup& setup, const schedule::MoeSchedule& sched
 Result<MoeChoice> choose_moe_schedule(const MoeSetup& setup, std::uint64_t seed, double spread) {
   MoeChoice choice;
   std::vector<schedule::MoeSchedule> schedules{wave_schedule(setup)};
-  for (std::int64_t lead : candidate_leads(setup))
+  for (const std::int64_t lead : candidate_leads(setup))
     schedules.push_back(schedule::MoeSchedule::interleaved(lead));
   for (const schedule::MoeSchedule& s : schedules) {
     const MoeResult r = simulate_moe(setup, s, seed);

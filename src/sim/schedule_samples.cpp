@@ -51,8 +51,8 @@ Result<std::vector<ScheduleSample>> read_schedule_samples(std::istream& in) {
     const auto cells = split(line);
     if (columns.empty()) {
       for (std::size_t i = 0; i < cells.size(); ++i) columns.emplace(cells[i], i);
-      for (const char* needed : {"remote_percent", "linear1_tile_us", "n1", "linear2_tile_us", "n2",
-                                 "compute_us", "wave_us", "interleaved_us"})
+      for (const char* const needed : {"remote_percent", "linear1_tile_us", "n1", "linear2_tile_us",
+                                       "n2", "compute_us", "wave_us", "interleaved_us"})
         if (!columns.contains(needed))
           return bad_input("a column of measured schedules is missing", needed, "not there",
                            "a header that names it");

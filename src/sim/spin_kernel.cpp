@@ -26,7 +26,7 @@ class SpinRun {
         tokens_(static_cast<std::size_t>(kernel.rows), 1U) {
     const MoeOrder order({1, kernel.n1, kernel.n2}, kernel.schedule, tokens_.data(),
                          static_cast<std::int32_t>(kernel.rows));
-    for (int sm : kernel.blocks) {
+    for (const int sm : kernel.blocks) {
       blocks_.push_back({sm, StaticTiles<MoeOrder>(order, 0, 1), {}, 0, 0});
     }
   }
@@ -147,7 +147,7 @@ ScheduleValidation validate_schedules(const EgressParameters& parameters,
     row.interleaved_us = run_spin_kernel(parameters, spin).time_us;
     out.speedup_mean += std::abs(row.speedup_error());
     out.speedup_worst = std::max(out.speedup_worst, std::abs(row.speedup_error()));
-    for (double error : {row.wave_error(), row.interleaved_error()}) {
+    for (const double error : {row.wave_error(), row.interleaved_error()}) {
       out.time_mean += std::abs(error);
       out.time_worst = std::max(out.time_worst, std::abs(error));
     }

@@ -38,7 +38,7 @@ std::string_view name(Activity activity) {
 }
 
 Recorder::Recorder(const TimelineOptions& options, int ranks) : options_(options) {
-  for (int sm : options.sms) {
+  for (const int sm : options.sms) {
     if (sm < 0) continue;
     if (static_cast<std::size_t>(sm) >= kept_.size())
       kept_.resize(static_cast<std::size_t>(sm) + 1);
