@@ -12,8 +12,10 @@ namespace xstage::cpu {
 /// explorer can put its own delays in their place.
 class HostMemory : public sync::HostPolicy {
  public:
-  void store(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
-  void load(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }
+  void store(void* to, const void* from, std::size_t bytes) const {
+    if (bytes > 0) std::memcpy(to, from, bytes);  // nothing may come from nowhere
+  }
+  void load(void* to, const void* from, std::size_t bytes) const { store(to, from, bytes); }
 };
 
 }  // namespace xstage::cpu
