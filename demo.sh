@@ -34,6 +34,15 @@ job() {
   "$xstage" "$@" --out "$out/$file" || die "'xstage $*' ended with exit code $?"
 }
 
+# On a node with two or more GPUs that reach each other, this node is measured too.
+if "$xstage" doctor --json | python3 -c 'import json, sys
+sys.exit(0 if json.load(sys.stdin)["usable"]["calibrate_cuda"]["ok"] else 1)'; then
+  echo
+  echo "This node has GPUs: a quick calibration."
+  "$xstage" calibrate --quick --out "$out/profile-this-node.json" --result-out "$out/calibration.json" ||
+    die "'xstage calibrate' ended with exit code $?"
+fi
+
 step "Fit a profile to the measured bursts"
 job profile.json fit "${samples[@]}" --name h200-nv18-x2
 

@@ -11,6 +11,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/plan_simulation.hpp"
 #include "cli/provenance.hpp"
+#include "cli/spans_audit.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
 
@@ -24,6 +25,7 @@ struct PlanVerb {
   std::string profile;
   std::string out;
   std::string mechanism;
+  std::string from_spans;
   int threads = 0;
   std::optional<double> tflops;
   bool closed_form_only = false;
@@ -276,6 +278,35 @@ int run_ulysses(const Console& console, const PlanVerb& verb) {
                                       : simulate_plan(profile, layer, p, verb.tflops.has_value()));
 }
 
+/// A kernel that exists, by the spans that it recorded.
+int run_spans(const Console& console, const PlanVerb& verb) {
+  const KernelSpans spans = read_spans(verb.from_spans).value();
+  const model::Profile profile = profile_of(verb.profile);
+  json document{{"format", "xstage.spans-audit/1"},
+                {"provenance", provenance("plan", {verb.profile, verb.from_spans})},
+                {"profile", reference(profile)}};
+  const json audit = audit_spans(spans, profile).value();
+  for (const auto& [key, value] : audit.items()) document[key] = value;
+  if (!verb.out.empty()) (void)write_file(verb.out, document.dump(2) + "\n").value();
+  console.document(document);
+  const auto us = [](const json& value) { return value.is_null() ? 0.0 : value.get<double>(); };
+  console.text(fmt::format("{}: {} producers, {} bytes a burst, {} bursts",
+                           spans.kernel.empty() ? "kernel" : spans.kernel, spans.blocks.size(),
+                           spans.bytes, audit["bursts"].get<std::size_t>()));
+  console.text(fmt::format("issue time: mean {:.3f} µs, p95 {:.3f}", us(audit["issue_us"]["mean"]),
+                           us(audit["issue_us"]["p95"])));
+  if (audit["predicted"].is_object()) {
+    const json& p = audit["predicted"];
+    console.text(fmt::format(
+        "predicted:  mean {:.3f} µs ({}), floor {:.3f}, recovery gap {:.2f} µs", us(p["issue_us"]),
+        p["regime"].get<std::string>(), us(p["issue_floor_us"]), us(p["recovery_gap_us"])));
+    console.text(fmt::format("gap: mean {:.2f} µs; stalled {:.1f} % of the time",
+                             us(audit["gap_us"]["mean"]), us(audit["stall_fraction"]) * 100));
+  }
+  for (const json& hint : audit["hints"]) console.text("- " + hint.get<std::string>());
+  return 0;
+}
+
 void add_common(CLI::App& app, PlanVerb& options, Session& session) {
   app.add_option("--profile", options.profile, "profile of the node (JSON)")->required();
   app.add_option("--mechanism", options.mechanism,
@@ -284,6 +315,8 @@ void add_common(CLI::App& app, PlanVerb& options, Session& session) {
   app.add_option("--tflops", options.tflops, "matrix rate of one GPU (measured or usual)")
       ->check(CLI::Range(0.001, 1e6));
   app.add_flag("--closed-form", options.closed_form_only, "skip the simulation");
+  app.add_option("--from-spans", options.from_spans,
+                 "audit a kernel instead, by the spans that include/xstage/span.cuh collected");
   app.add_option("--out", options.out, "where to write the document (JSON)");
   app.add_flag("--json", session.console.json, "machine output on stdout");
 }
@@ -299,13 +332,19 @@ void add_plan(CLI::App& app, Session& session) {
   add_common(*moe, *options, session);
   add_moe_layer_options(*moe, options->moe);
   moe->callback([options, &session] {
-    session.action = [options, &session] { return run_moe(session.console, *options); };
+    session.action = [options, &session] {
+      return options->from_spans.empty() ? run_moe(session.console, *options)
+                                         : run_spans(session.console, *options);
+    };
   });
   CLI::App* ulysses = verb->add_subcommand("ulysses", "attention with a fused output All-to-All");
   add_common(*ulysses, *options, session);
   add_attention_layer_options(*ulysses, options->attention);
   ulysses->callback([options, &session] {
-    session.action = [options, &session] { return run_ulysses(session.console, *options); };
+    session.action = [options, &session] {
+      return options->from_spans.empty() ? run_ulysses(session.console, *options)
+                                         : run_spans(session.console, *options);
+    };
   });
 }
 

@@ -55,6 +55,7 @@ int dispatch(int argc, const char* const* argv) {
   app.require_subcommand(1);
   app.fallthrough(false);
   add_bench(app, session);
+  add_calibrate(app, session);
   add_doctor(app, session);
   add_fit(app, session);
   add_validate(app, session);

@@ -17,6 +17,7 @@ struct Session {
 
 // One for each verb, in the file of its name.
 void add_bench(CLI::App& app, Session& session);
+void add_calibrate(CLI::App& app, Session& session);
 void add_doctor(CLI::App& app, Session& session);
 void add_fit(CLI::App& app, Session& session);
 void add_plan(CLI::App& app, Session& session);

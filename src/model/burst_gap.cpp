@@ -128,7 +128,10 @@ Steady steady(const MechanismProfile& mechanism, const std::vector<GroupClass>& 
   const double demand = static_cast<double>(bytes) / (1000.0 * unlimited_us);
   const std::vector<double> rate =
       max_min_share(classes, std::vector<double>(classes.size(), demand), drain_gb_s);
-  const double residue = std::min(static_cast<double>(bytes), loop.residue_bytes);
+  // What is left in the SM are stores of the last pass: of a partial pass there is less.
+  double residue = std::min(static_cast<double>(bytes), loop.residue_bytes);
+  if (const std::int64_t pass = mechanism.pass_bytes(); pass > 0)
+    residue *= static_cast<double>(last_pass_bytes(bytes, pass)) / static_cast<double>(pass);
   double bursts = 0;
   double issue_sum = 0;
   int producers = 0;

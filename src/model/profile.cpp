@@ -338,21 +338,30 @@ Result<Profile> load_profile(const std::filesystem::path& path) {
   return profile_from_json(document);
 }
 
-Result<const MechanismProfile*> Profile::find(Mechanism mechanism, int threads) const {
+Result<const MechanismProfile*> Profile::find(Mechanism mechanism, int threads,
+                                              std::int64_t chunk_bytes) const {
   const MechanismProfile* first = nullptr;
   std::string measured;
+  const auto better = [&](const MechanismProfile& m) {
+    if (!first) return true;
+    if (threads == 0 && m.threads != first->threads) return m.threads == 256;
+    if (m.threads != first->threads) return false;
+    if (first->chunk_bytes == 8192 || m.chunk_bytes == 8192) return m.chunk_bytes == 8192;
+    return m.sm_rate_gb_s > first->sm_rate_gb_s;
+  };
   for (const MechanismProfile& m : mechanisms) {
     if (m.mechanism != mechanism) continue;
-    if (threads > 0 && m.threads == threads) return &m;
-    if (!first || (threads == 0 && m.threads == 256)) first = &m;
     measured += fmt::format("{}{}", measured.empty() ? "" : ", ", m.threads);
+    if (threads > 0 && m.threads != threads) continue;
+    if (chunk_bytes > 0 && m.chunk_bytes == chunk_bytes) return &m;
+    if (better(m)) first = &m;
   }
+  if (!first && !measured.empty())
+    return bad_input("the profile has no measurement with this many threads", "threads",
+                     fmt::format("{}", threads), measured);
   if (!first)
     return bad_input("the profile has no measurement of this mechanism", "mechanism",
                      std::string(model::name(mechanism)), "a mechanism of the profile");
-  if (threads > 0)
-    return bad_input("the profile has no measurement with this many threads", "threads",
-                     fmt::format("{}", threads), measured);
   return first;
 }
 

@@ -45,7 +45,7 @@ std::vector<PointError> errors(const Profile& profile, const std::vector<Sample>
     if (s.experiment == Experiment::kOther || !s.remote) continue;
     if (s.both_ways && !profile.drain.both_ways_gb_s) continue;
     if (s.bytes % 16 != 0 || s.producers > profile.node.sms) continue;
-    const auto found = profile.find(s.mechanism, s.threads);
+    const auto found = profile.find(s.mechanism, s.threads, s.chunk);
     if (!found) continue;
     out.push_back(error_of(profile, **found, s, gpu));
   }

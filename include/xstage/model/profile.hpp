@@ -117,7 +117,9 @@ struct Profile {
 
   /// The entry for a mechanism; `threads` 0 takes the default (256 threads for stores where it was
   /// measured, else the first entry). Error with the measured thread counts where there is none.
-  Result<const MechanismProfile*> find(Mechanism mechanism, int threads) const;
+  /// `chunk_bytes` 0 takes, of bulk stores in pieces of several sizes, the fastest (8 KiB first).
+  Result<const MechanismProfile*> find(Mechanism mechanism, int threads,
+                                       std::int64_t chunk_bytes = 0) const;
 
   /// How `producers` blocks of GPU `gpu` (the first, if it is not known) spread over the groups.
   std::vector<GroupClass> classes(int producers, int gpu = 0) const;

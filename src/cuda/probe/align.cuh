@@ -40,6 +40,20 @@ __device__ inline std::uint64_t agree_on_start(const BurstArgs& args, int round)
   }
 }
 
+/// The start instant of a round of an aligned run, by one thread of every producer. `previous` is
+/// the start of the round before.
+__device__ inline std::uint64_t round_start(const BurstArgs& args, int round,
+                                            std::uint64_t previous) {
+  if (args.pair_spacing_ns == 0) return agree_on_start(args, round);
+  return (round & 1) != 0 ? previous + args.pair_spacing_ns : agree_on_start(args, round / 2);
+}
+
+/// Whether the X-Stage is drained after even (bit 0) and odd (bit 1) rounds.
+__device__ inline std::uint32_t drain_mask(const BurstArgs& args) {
+  if (args.fence_each_round == 0) return 0;
+  return args.pair_spacing_ns == 0 ? 3 : 2;
+}
+
 /// A tick of the global timer and the SM's cycle at it. The timer moves in steps of 32 ns and more;
 /// read at an edge, two such pairs give the SM's clock to a few ns over their distance.
 struct TimerEdge {

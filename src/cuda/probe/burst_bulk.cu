@@ -118,14 +118,13 @@ __global__ void __launch_bounds__(1024, 1)
   const TimerEdge edge = timer_edge();
 
   std::uint64_t offset = 0, issue_sum = 0, enqueue_sum = 0, first = 0, last = 0, t1 = 0, origin = 0;
+  std::uint64_t start = 0;
   for (int round = 0; round < args.rounds; ++round) {
-    std::uint32_t skew = 0;
     if (!args.free_running || round == 0) {
-      const std::uint64_t start = agree_on_start(args, round);
+      start = round_start(args, round, start);
       if (start == 0) return;
-      std::uint64_t now = ptx::globaltimer();
-      while (now < start) now = ptx::globaltimer();
-      skew = static_cast<std::uint32_t>(now - start);
+      while (ptx::globaltimer() < start) {
+      }
     } else {
       while (ptx::clock64() - t1 < args.gap_cycles) {
       }
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(1024, 1)
     const std::uint64_t before = t1;
     t1 = ptx::clock64();
     std::uint64_t after = 0;
-    if (args.fence_each_round) {
+    if ((drain_mask(args) >> (round & 1) & 1) != 0) {
       drain();
       after = ptx::clock64() - t1;
     }
@@ -150,7 +149,7 @@ __global__ void __launch_bounds__(1024, 1)
     issue_sum += t1 - t0;
     enqueue_sum += handed_over - t0;
     ring[round] = {static_cast<std::uint32_t>(t1 - t0), static_cast<std::uint32_t>(after),
-                   round == 0 ? 0u : static_cast<std::uint32_t>(t0 - before), skew};
+                   round == 0 ? 0u : static_cast<std::uint32_t>(t0 - before)};
   }
   const std::uint64_t fence_from = ptx::clock64();
   drain();

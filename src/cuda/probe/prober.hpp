@@ -8,16 +8,12 @@
 #include <vector>
 
 #include "cuda/probe/records.hpp"
+#include "xstage/model/mechanism.hpp"
 #include "xstage/result.hpp"
 
 namespace xstage::probe {
 
-/// How a producer stores. The names are the ones of sample files.
-enum class Mechanism { kStB32, kStV2, kStV4, kTmaBulk };
-
-const char* name(Mechanism mechanism);
-/// Bytes of one store instruction of one thread; 0 for bulk stores.
-int store_width(Mechanism mechanism);
+using model::Mechanism;
 
 /// The producers of one GPU. They store into `targets` in turn; a target equal to `source` is the
 /// local-memory control.
@@ -34,7 +30,7 @@ enum class RunKind {
 
 struct BurstRun {
   RunKind kind = RunKind::kWindow;
-  Mechanism mechanism = Mechanism::kStV4;
+  Mechanism mechanism = Mechanism::kStoreV4;
   std::vector<Flow> flows;
   int producers = 1;  ///< per GPU
   int threads = 256;
@@ -45,8 +41,9 @@ struct BurstRun {
   double window_us = 0;     ///< window: counted
   int rounds = 1;           ///< aligned: bursts
   bool drain_each_round = false;
-  int shared_load = 0;  ///< 1: until this thread's shared load returned, 2: every thread's
+  bool shared_load = false;
   bool free_running = false;
+  double pair_spacing_us = 0;  ///< aligned: start of an odd round after the even one before it
 };
 
 /// What one GPU's producers recorded.
@@ -63,16 +60,52 @@ struct ProbeNode {
   int sms = 0;  ///< of every GPU (a node of unlike GPUs is refused)
   double nominal_ghz = 0;
   std::string gpu_name;
+  bool simulated = false;
 };
 
-/// One bulk transfer, the yardstick for R.
 enum class CopyKind { kCopyEngine, kCopyKernel };
+
+/// Message-passing litmus. `wrong` signals without the order that the payload needs.
+struct LitmusRun {
+  Mechanism mechanism = Mechanism::kStoreV4;
+  bool wrong = false;
+  std::int64_t rounds = 0;  ///< messages in each direction, at least
+  std::uint32_t payload_bytes = 4096;
+  std::uint64_t seed = 1;
+};
+
+struct LitmusResult {
+  std::int64_t messages = 0;  ///< both directions together
+  std::uint64_t stale_words = 0;
+  double seconds = 0;
+};
+
+/// Tiles stored by a full grid of one GPU, work before each.
+struct SplitRun {
+  int source = 0, target = 1;
+  std::uint32_t bytes = 0;
+  double work_us = 0;
+  int threads = 256;
+  int tiles = 0;                 ///< in all
+  std::vector<int> tiles_of_sm;  ///< empty: claimed one by one
+};
+
+struct SplitResult {
+  double last_issue_us = 0, drained_us = 0;
+  std::vector<int> tiles_done_by_sm;
+};
 
 class Prober {
  public:
   virtual ~Prober() = default;
   virtual const ProbeNode& node() const = 0;
   virtual Result<std::vector<FlowRecords>> run(const BurstRun& run) = 0;
+  /// One large transfer from `from` to `to` (the yardstick for R), GB/s.
+  virtual Result<double> copy(CopyKind kind, int from, int to) = 0;
+  /// Flag round trips behind `payload_bytes` stored to the peer, µs, sorted.
+  virtual Result<std::vector<double>> round_trip(int from, int to, std::uint32_t payload_bytes) = 0;
+  virtual Result<LitmusResult> litmus(const LitmusRun& run) = 0;
+  virtual Result<SplitResult> split(const SplitRun& run) = 0;
 };
 
 /// Prepares the GPUs `gpus` (empty: all): peer access, buffers.

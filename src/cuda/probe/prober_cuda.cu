@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cuda/comm/comm.hpp"
 #include "cuda/probe/check.cuh"
 #include "cuda/probe/kernels.hpp"
 #include "cuda/probe/prober.hpp"
@@ -15,6 +16,11 @@ constexpr std::uint64_t kDeadlineNs = 2'000'000'000;
 // More than half of an SM's shared memory: one producer an SM, also where blocks are small.
 constexpr unsigned kDynamicShared = 120 * 1024;
 
+constexpr int kChannels = 48;  // of the litmus, writers and readers together fit a GPU
+constexpr int kFlags = 2 * kChannels;
+constexpr int kWords = 2048;
+constexpr int kTripRounds = 1000;
+
 struct Gpu {
   int device = 0;
   cudaStream_t stream = nullptr;
@@ -23,8 +29,11 @@ struct Gpu {
   ProducerRecord* records = nullptr;
   std::uint8_t* rings = nullptr;
   std::int16_t* slot_of_sm = nullptr;
+  comm::Flag* flags = nullptr;             // kFlags, written by peers and by this GPU
+  std::uint64_t* words = nullptr;          // kWords results of small kernels
   ProducerRecord* host_records = nullptr;  // pinned, like the next
   std::uint8_t* host_rings = nullptr;
+  cudaEvent_t events[2] = {};
   double clock_ghz = 0;
 };
 
@@ -44,6 +53,17 @@ double median_clock(const std::vector<ProducerRecord>& producers) {
   return ghz[ghz.size() / 2];
 }
 
+/// Every kernel that is launched with dynamic shared memory.
+std::vector<const void*> all_kernels() {
+  std::vector<const void*> out{window_kernel_bulk(), aligned_kernel_bulk(), split_kernel()};
+  for (const int width : {4, 8, 16})
+    for (const int threads : {64, 128, 256, 512, 1024})
+      for (const void* kernel :
+           {window_kernel_lsu(width, threads), aligned_kernel_lsu(width, threads)})
+        if (kernel != nullptr) out.push_back(kernel);
+  return out;
+}
+
 class CudaProber final : public Prober {
  public:
   ~CudaProber() override {
@@ -54,6 +74,10 @@ class CudaProber final : public Prober {
       cudaFree(g.records);
       cudaFree(g.rings);
       cudaFree(g.slot_of_sm);
+      cudaFree(g.flags);
+      cudaFree(g.words);
+      for (cudaEvent_t event : g.events)
+        if (event != nullptr) cudaEventDestroy(event);
       cudaFreeHost(g.host_records);
       cudaFreeHost(g.host_rings);
       if (g.stream != nullptr) cudaStreamDestroy(g.stream);
@@ -112,12 +136,12 @@ class CudaProber final : public Prober {
       XSTAGE_CUDA_TRY(cudaMalloc(&g.records, sizeof(ProducerRecord) * node_.sms));
       XSTAGE_CUDA_TRY(cudaMalloc(&g.rings, ring_bytes(node_.sms)));
       XSTAGE_CUDA_TRY(cudaMalloc(&g.slot_of_sm, sizeof(std::int16_t) * node_.sms));
+      XSTAGE_CUDA_TRY(cudaMalloc(&g.flags, sizeof(comm::Flag) * kFlags));
+      XSTAGE_CUDA_TRY(cudaMalloc(&g.words, sizeof(std::uint64_t) * kWords));
+      for (cudaEvent_t& event : g.events) XSTAGE_CUDA_TRY(cudaEventCreate(&event));
       XSTAGE_CUDA_TRY(cudaMallocHost(&g.host_records, sizeof(ProducerRecord) * node_.sms));
       XSTAGE_CUDA_TRY(cudaMallocHost(&g.host_rings, ring_bytes(node_.sms)));
-      for (const void* kernel :
-           {window_kernel_lsu(4), window_kernel_lsu(8), window_kernel_lsu(16),
-            aligned_kernel_lsu(4), aligned_kernel_lsu(8), aligned_kernel_lsu(16),
-            window_kernel_bulk(), aligned_kernel_bulk()})
+      for (const void* kernel : all_kernels())
         XSTAGE_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              kDynamicShared));
       XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
@@ -156,18 +180,180 @@ class CudaProber final : public Prober {
     return out;
   }
 
+  Result<double> copy(CopyKind kind, int from, int to) override {
+    Gpu& g = gpus_[from];
+    const std::size_t bytes = kSlotBytes * node_.sms;
+    std::uint8_t* target = gpus_[to].data + kSlotBytes * node_.sms * static_cast<std::size_t>(from);
+    constexpr int kTimes = 12;
+    XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+    for (int i = -2; i < kTimes; ++i) {
+      if (i == 0) XSTAGE_CUDA_TRY(cudaEventRecord(g.events[0], g.stream));
+      if (kind == CopyKind::kCopyEngine)
+        XSTAGE_CUDA_TRY(
+            cudaMemcpyPeerAsync(target, gpus_[to].device, g.data, g.device, bytes, g.stream));
+      else
+        XSTAGE_CUDA_TRY(comm::launch_copy(g.data, target, bytes, node_.sms, g.stream));
+    }
+    XSTAGE_CUDA_TRY(cudaEventRecord(g.events[1], g.stream));
+    XSTAGE_CUDA_TRY(cudaEventSynchronize(g.events[1]));
+    float ms = 0;
+    XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, g.events[0], g.events[1]));
+    return static_cast<double>(bytes) * kTimes / (ms * 1e6);
+  }
+
+  Result<std::vector<double>> round_trip(int from, int to, std::uint32_t payload_bytes) override {
+    const int sides[2] = {from, to};
+    if (Result<bool> cleared = clear_flags({from, to}); !cleared) return cleared.error();
+    for (const int side : {1, 0}) {
+      Gpu& g = gpus_[sides[side]];
+      Gpu& peer = gpus_[sides[1 - side]];
+      comm::RoundTripArgs a{};
+      a.own = g.flags;
+      a.peer = peer.flags;
+      a.payload = peer.data + kSlotBytes * node_.sms * static_cast<std::size_t>(sides[side]);
+      a.payload_bytes = payload_bytes;
+      a.rounds = kTripRounds;
+      a.first = side == 0;
+      a.deadline_ns = kDeadlineNs;
+      a.cycles = g.words;
+      a.failed = g.words + kWords - 1;
+      XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+      XSTAGE_CUDA_TRY(comm::launch_round_trip(a, g.stream));
+    }
+    std::vector<std::uint64_t> cycles(kWords);
+    for (const int side : {1, 0}) {
+      Gpu& g = gpus_[sides[side]];
+      XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
+      XSTAGE_CUDA_TRY(cudaMemcpy(cycles.data(), g.words, sizeof(std::uint64_t) * kWords,
+                                 cudaMemcpyDeviceToHost));
+      if (cycles.back() != 0) return waited_in_vain("flag round trip", sides[side]);
+    }
+    std::vector<double> out;
+    for (int i = kTripRounds / 10; i < kTripRounds; ++i)
+      out.push_back(static_cast<double>(cycles[i]) / (gpus_[from].clock_ghz * 1e3));
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  Result<LitmusResult> litmus(const LitmusRun& run) override {
+    if (node_.gpus < 2)
+      return Error{ErrorKind::kUnsupported, "message passing needs two GPUs", "GPUs", "1", "2"};
+    const int rounds = static_cast<int>((run.rounds + kChannels - 1) / kChannels);
+    if (Result<bool> cleared = clear_flags({0, 1}); !cleared) return cleared.error();
+    for (const int side : {0, 1}) {
+      Gpu& g = gpus_[side];
+      Gpu& peer = gpus_[1 - side];
+      const std::size_t region = kSlotBytes * node_.sms;
+      comm::LitmusArgs a{};
+      a.out_payload = reinterpret_cast<std::uint32_t*>(peer.data + region * side);
+      a.in_payload = reinterpret_cast<std::uint32_t*>(g.data + region * (1 - side));
+      a.out_flag = peer.flags;
+      a.in_flag = g.flags;
+      a.out_answer = g.flags + kChannels;
+      a.in_answer = peer.flags + kChannels;
+      a.channels = kChannels;
+      a.payload_bytes = run.payload_bytes;
+      a.rounds = rounds;
+      a.store = run.mechanism == Mechanism::kTmaBulk   ? comm::LitmusStore::kTmaBulk
+                : run.mechanism == Mechanism::kStoreV4 ? comm::LitmusStore::kV4
+                : run.mechanism == Mechanism::kStoreV2 ? comm::LitmusStore::kV2
+                                                       : comm::LitmusStore::kB32;
+      a.signal = !run.wrong                               ? comm::LitmusSignal::kRelease
+                 : a.store == comm::LitmusStore::kTmaBulk ? comm::LitmusSignal::kSourceOnly
+                                                          : comm::LitmusSignal::kRelaxed;
+      // A wrong flag overtakes its payload where the link is busy: no long pauses then.
+      a.max_delay_ns = run.wrong ? 100 : 2000;
+      a.seed = run.seed + static_cast<std::uint64_t>(side) * 1'000'003;
+      a.deadline_ns = kDeadlineNs;
+      a.stale = reinterpret_cast<unsigned long long*>(g.words);
+      a.failed = g.words + kWords - 1;
+      XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+      XSTAGE_CUDA_TRY(cudaEventRecord(g.events[0], g.stream));
+      XSTAGE_CUDA_TRY(comm::launch_litmus(a, g.stream));
+      XSTAGE_CUDA_TRY(cudaEventRecord(g.events[1], g.stream));
+    }
+    LitmusResult out;
+    out.messages = 2ll * rounds * kChannels;
+    for (const int side : {0, 1}) {
+      Gpu& g = gpus_[side];
+      std::uint64_t stale = 0, failed = 0;
+      XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+      XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
+      XSTAGE_CUDA_TRY(cudaMemcpy(&stale, g.words, sizeof stale, cudaMemcpyDeviceToHost));
+      XSTAGE_CUDA_TRY(
+          cudaMemcpy(&failed, g.words + kWords - 1, sizeof failed, cudaMemcpyDeviceToHost));
+      if (failed != 0) return waited_in_vain("litmus", side);
+      float ms = 0;
+      XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, g.events[0], g.events[1]));
+      out.stale_words += stale;
+      out.seconds = std::max(out.seconds, ms * 1e-3);
+    }
+    return out;
+  }
+
+  Result<SplitResult> split(const SplitRun& run) override {
+    Gpu& g = gpus_[run.source];
+    if (Result<bool> cleared = clear_flags({run.source}); !cleared) return cleared.error();
+    XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+    XSTAGE_CUDA_TRY(cudaMemsetAsync(g.control, 0, sizeof(Control), g.stream));
+    auto* share = reinterpret_cast<std::uint32_t*>(g.rings);
+    if (!run.tiles_of_sm.empty()) {
+      std::vector<std::uint32_t> shares(run.tiles_of_sm.begin(), run.tiles_of_sm.end());
+      shares.resize(node_.sms);
+      XSTAGE_CUDA_TRY(cudaMemcpyAsync(share, shares.data(), sizeof(shares[0]) * shares.size(),
+                                      cudaMemcpyHostToDevice, g.stream));
+    } else {
+      share = nullptr;
+    }
+    BurstArgs a{};
+    a.control = g.control;
+    a.self = run.source;
+    a.target[0] =
+        gpus_[run.target].data + kSlotBytes * node_.sms * static_cast<std::size_t>(run.source);
+    a.target_count = 1;
+    a.slot_stride = kSlotBytes;
+    a.slot_bytes = kSlotBytes;
+    a.producers = node_.sms;
+    a.bytes = run.bytes;
+    a.gap_cycles = static_cast<std::uint32_t>(std::lround(run.work_us * g.clock_ghz * 1e3));
+    a.lead_ns = 3000;
+    a.deadline_ns = kDeadlineNs;
+    auto tiles = static_cast<std::uint32_t>(run.tiles);
+    void* arguments[] = {&a, &g.records, &share, &tiles, &g.words};
+    XSTAGE_CUDA_TRY(cudaLaunchCooperativeKernel(split_kernel(), dim3(node_.sms), dim3(run.threads),
+                                                arguments, kDynamicShared, g.stream));
+    XSTAGE_CUDA_TRY(cudaMemcpyAsync(g.host_records, g.records, sizeof(ProducerRecord) * node_.sms,
+                                    cudaMemcpyDeviceToHost, g.stream));
+    XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
+    const std::vector<ProducerRecord> records(g.host_records, g.host_records + node_.sms);
+    const double us = 1e-3 / median_clock(records);
+    SplitResult out;
+    out.tiles_done_by_sm.resize(node_.sms);
+    for (const ProducerRecord& r : records) {
+      out.last_issue_us = std::max(out.last_issue_us, static_cast<double>(r.last_issue) * us);
+      out.drained_us = std::max(out.drained_us, static_cast<double>(r.drained) * us);
+      out.tiles_done_by_sm[r.smid] += static_cast<int>(r.bursts);
+    }
+    return out;
+  }
+
  private:
   static int producers_of(const BurstRun& run, const Flow& flow) {
     return flow.sms.empty() ? run.producers : static_cast<int>(flow.sms.size());
   }
 
   Result<bool> check(const BurstRun& run) const {
-    const int width = store_width(run.mechanism);
+    const int width = model::store_bytes(run.mechanism);
     if (run.producers < 1 || run.producers > node_.sms)
       return bad_input("more producers than SMs", "producers", std::to_string(run.producers),
                        "1 to " + std::to_string(node_.sms));
-    if (run.threads < 32 || run.threads > 1024 || run.threads % 32 != 0)
-      return bad_input("", "threads", std::to_string(run.threads), "32 to 1024, a multiple of 32");
+    if (width == 0 ? run.threads < 32 || run.threads > 1024 || run.threads % 32 != 0
+                   : window_kernel_lsu(width, run.threads) == nullptr)
+      return bad_input("no kernel stores with this many threads", "threads",
+                       std::to_string(run.threads),
+                       width == 0    ? "32 to 1024, a multiple of 32"
+                       : width == 16 ? "64, 128, 256, 512 or 1024"
+                                     : "256");
     const std::uint32_t grain = width == 0 ? 16 : static_cast<std::uint32_t>(width);
     if (run.bytes == 0 || run.bytes % grain != 0 || run.bytes > kSlotBytes)
       return bad_input("", "bytes", std::to_string(run.bytes),
@@ -175,10 +361,27 @@ class CudaProber final : public Prober {
     if (width == 0 && (run.chunk == 0 || run.chunk % 16 != 0 || run.chunk > kBulkSourceBytes))
       return bad_input("", "chunk", std::to_string(run.chunk),
                        "a multiple of 16, at most " + std::to_string(kBulkSourceBytes));
-    const int rounds_max = width == 0 ? kMaxRounds : std::min(kMaxRounds, run.threads);
-    if (run.rounds < 1 || run.rounds > rounds_max)
+    if (run.rounds < 1 || run.rounds > kMaxRounds)
       return bad_input("", "rounds", std::to_string(run.rounds),
-                       "1 to " + std::to_string(rounds_max));
+                       "1 to " + std::to_string(kMaxRounds));
+    return true;
+  }
+
+  static Error waited_in_vain(const char* what, int gpu) {
+    return {ErrorKind::kTimeout, std::string("a wait ran into its deadline: ") + what, "gpu",
+            std::to_string(gpu),
+            "answers within " + std::to_string(kDeadlineNs / 1'000'000'000) + " s"};
+  }
+
+  /// Zeroes flags and words of these GPUs, and waits: no peer may write before.
+  Result<bool> clear_flags(const std::vector<int>& gpus) {
+    for (const int i : gpus) {
+      Gpu& g = gpus_[i];
+      XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
+      XSTAGE_CUDA_TRY(cudaMemsetAsync(g.flags, 0, sizeof(comm::Flag) * kFlags, g.stream));
+      XSTAGE_CUDA_TRY(cudaMemsetAsync(g.words, 0, sizeof(std::uint64_t) * kWords, g.stream));
+      XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
+    }
     return true;
   }
 
@@ -214,11 +417,13 @@ class CudaProber final : public Prober {
     a.fence_each_round = run.drain_each_round;
     a.shared_load = run.shared_load;
     a.free_running = run.free_running;
+    a.pair_spacing_ns = static_cast<std::uint32_t>(std::lround(run.pair_spacing_us * 1e3));
     a.deadline_ns = kDeadlineNs;
 
-    const int width = store_width(run.mechanism);
-    const void* kernel = aligned ? (width == 0 ? aligned_kernel_bulk() : aligned_kernel_lsu(width))
-                                 : (width == 0 ? window_kernel_bulk() : window_kernel_lsu(width));
+    const int width = model::store_bytes(run.mechanism);
+    const void* kernel =
+        aligned ? (width == 0 ? aligned_kernel_bulk() : aligned_kernel_lsu(width, run.threads))
+                : (width == 0 ? window_kernel_bulk() : window_kernel_lsu(width, run.threads));
     void* rings = g.rings;
     void* kernel_args[] = {&a, &g.records, &rings};
     const unsigned blocks = flow.sms.empty() ? run.producers : node_.sms;

@@ -7,8 +7,8 @@
 namespace xstage::probe {
 
 inline constexpr int kMaxGpus = 16;
-inline constexpr int kMaxRounds = 256;  ///< aligned bursts in one launch
-inline constexpr int kRing = 1024;      ///< issue spans of single bursts kept per producer
+inline constexpr int kMaxRounds = 128;  ///< aligned bursts in one launch
+inline constexpr int kRing = 128;       ///< issue spans of single bursts kept per producer
 
 /// Words that the GPUs of one run share. One instance in the memory of each GPU, zeroed before
 /// every launch.
@@ -42,6 +42,8 @@ struct BurstArgs {
   std::uint64_t window_cycles;    ///< counted, after that
   std::int32_t fence_each_round;  ///< aligned runs: drain before the next round
   std::int32_t shared_load;       ///< aligned runs: time a shared load after the burst
+  std::uint32_t pair_spacing_ns;  ///< aligned runs: odd rounds start this long after the even
+                                  ///< round before, without meeting or draining; 0: off
   std::int32_t free_running;      ///< aligned runs: no alignment, only the gap
   std::uint64_t deadline_ns;      ///< of every wait
 };
@@ -61,14 +63,14 @@ struct ProducerRecord {
   std::uint64_t enqueue_sum;             ///< TMA: until the last bulk store was handed over
   std::uint64_t clock_begin, clock_end;  ///< cycles at two ticks of the global timer …
   std::uint64_t timer_begin, timer_end;  ///< … and the ticks, ns
+  std::uint64_t sink;                    ///< of no meaning: what keeps registers in use
 };
 
-/// What is kept of one aligned burst.
+/// What is kept of one aligned burst, by the producer's first warp.
 struct RoundRecord {
   std::uint32_t issue;  ///< cycles
   std::uint32_t after;  ///< shared load or fence after the burst, cycles
   std::uint32_t gap;    ///< end of the burst before to this start, cycles; 0 in round 0
-  std::uint32_t skew;   ///< start instant to first instruction, ns
 };
 
 }  // namespace xstage::probe

@@ -54,7 +54,7 @@ void summarise_window(Sample& s, const FlowRecords& records, double us) {
 }
 
 void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
-  std::vector<double> issue, after, periods, skew;
+  std::vector<double> issue, after, periods;
   double enqueue_sum = 0;
   for (std::size_t i = 0; i < records.producers.size(); ++i) {
     const ProducerRecord& r = records.producers[i];
@@ -65,7 +65,6 @@ void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
       const RoundRecord& one = records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)];
       issue.push_back(one.issue * us);
       after.push_back(one.after * us);
-      skew.push_back(one.skew * 1e-3);
     }
     if (r.bursts > 1)
       periods.push_back(static_cast<double>(r.last_start - r.first_start) * us / (r.bursts - 1));
@@ -84,31 +83,10 @@ void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
   s.after = spread(std::move(after));
   s.period = spread(std::move(periods));
   s.period_aggregate = s.period.mean;
-  s.skew_us = spread(std::move(skew)).p95;
   if (s.bursts_total > 0) s.enqueue.mean = enqueue_sum / static_cast<double>(s.bursts_total);
 }
 
 }  // namespace
-
-const char* name(Mechanism mechanism) {
-  switch (mechanism) {
-    case Mechanism::kStB32: return "st_b32";
-    case Mechanism::kStV2: return "st_v2";
-    case Mechanism::kStV4: return "st_v4";
-    case Mechanism::kTmaBulk: return "tma_bulk";
-  }
-  return "unknown";
-}
-
-int store_width(Mechanism mechanism) {
-  switch (mechanism) {
-    case Mechanism::kStB32: return 4;
-    case Mechanism::kStV2: return 8;
-    case Mechanism::kStV4: return 16;
-    case Mechanism::kTmaBulk: return 0;
-  }
-  return 0;
-}
 
 std::vector<Sample> summarise(const std::string& experiment, const BurstRun& run,
                               const std::vector<FlowRecords>& records) {
@@ -147,7 +125,7 @@ std::string window_csv_row(const Sample& s) {
   return fmt::format(
       "{},{},{},{},{},{},{},{},{:.4f},{:.1f},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},"
       "{:.4f},{},{:.4f},{:.5f},{}\n",
-      s.experiment, name(s.run.mechanism), s.target, s.direction, s.producers, s.run.threads,
+      s.experiment, model::name(s.run.mechanism), s.target, s.direction, s.producers, s.run.threads,
       s.run.bytes, s.run.chunk, s.gap_us, s.run.window_us, s.bursts_total, s.period_aggregate,
       s.period.p05, s.period.p50, s.period.p95, s.issue.p05, s.issue.p50, s.issue.mean, s.issue.p95,
       s.source, s.enqueue.mean, s.clock_ghz, s.clock_moved ? 1 : 0);
@@ -156,18 +134,18 @@ std::string window_csv_row(const Sample& s) {
 std::string burst_csv_header() {
   return "experiment,mechanism,target,direction,producers,threads,bytes,chunk,bursts,gap_us,align,"
          "issue_p05,issue_p50,issue_mean,issue_p95,period_p50,period_mean,last_issue,drained,"
-         "fence_p50,source,fence_mean,enqueue_mean,skew_p95,clock_ghz,clock_moved\n";
+         "fence_p50,source,fence_mean,enqueue_mean,clock_ghz,clock_moved\n";
 }
 
 std::string burst_csv_row(const Sample& s) {
   return fmt::format(
       "{},{},{},{},{},{},{},{},{},{:.4f},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.3f},"
-      "{:.3f},{:.4f},{},{:.4f},{:.4f},{:.4f},{:.5f},{}\n",
-      s.experiment, name(s.run.mechanism), s.target, s.direction, s.producers, s.run.threads,
+      "{:.3f},{:.4f},{},{:.4f},{:.4f},{:.5f},{}\n",
+      s.experiment, model::name(s.run.mechanism), s.target, s.direction, s.producers, s.run.threads,
       s.run.bytes, s.run.chunk, s.run.rounds, s.experiment == "isolated" ? 0.0 : s.gap_us,
       s.run.free_running ? 2 : 1, s.issue.p05, s.issue.p50, s.issue.mean, s.issue.p95, s.period.p50,
       s.period.mean, s.last_issue_us, s.drained_us, s.after.p50, s.source, s.after.mean,
-      s.enqueue.mean, s.skew_us, s.clock_ghz, s.clock_moved ? 1 : 0);
+      s.enqueue.mean, s.clock_ghz, s.clock_moved ? 1 : 0);
 }
 
 std::string per_sm_csv_header() {
@@ -182,7 +160,7 @@ std::string per_sm_csv_rows(const BurstRun& run, const FlowRecords& records) {
     const double issue = r.bursts > 0 ? static_cast<double>(r.issue_sum) * us / r.bursts : 0;
     const double period =
         r.bursts > 1 ? static_cast<double>(r.last_start - r.first_start) * us / (r.bursts - 1) : 0;
-    out += fmt::format("{},{},{},{},{:.3f},{},{},{},{:.4f},{},{:.4f}\n", name(run.mechanism),
+    out += fmt::format("{},{},{},{},{:.3f},{},{},{},{:.4f},{},{:.4f}\n", model::name(run.mechanism),
                        records.producers.size(), run.threads, run.bytes, run.gap_us, r.slot, r.smid,
                        r.bursts, issue, run.flows.front().source, period);
   }

@@ -27,8 +27,7 @@ struct Sample {
   Spread enqueue;  ///< TMA: until the last bulk store was handed over; mean alone
   Spread after;    ///< fence, or shared load, after the burst
   double last_issue_us = 0, drained_us = 0;
-  double gap_us = 0;   ///< window: as asked; aligned: measured, after the last producer
-  double skew_us = 0;  ///< aligned: p95 of start instant to first instruction
+  double gap_us = 0;  ///< window: as asked; aligned: measured, after the last producer
   double clock_ghz = 0;
   bool clock_moved = false;
 };

@@ -47,8 +47,13 @@ __device__ __forceinline__ std::uint64_t atom_add_relaxed_gpu(std::uint64_t* p, 
   return old;
 }
 
+/// No result wanted: the adder does not wait for an answer.
 __device__ __forceinline__ void red_add_release_sys(std::uint64_t* p, std::uint64_t v) {
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+__device__ __forceinline__ void red_add_relaxed_sys(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
 __device__ __forceinline__ std::uint64_t atom_add_acq_rel_sys(std::uint64_t* p, std::uint64_t v) {

@@ -1,0 +1,39 @@
+# Writes OUTPUT, a source file with what a result must say about the build: the git commit of
+# SOURCE_DIR and the digest of the kernel sources. Untouched where nothing changed.
+execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse HEAD
+                OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+execute_process(COMMAND git -C ${SOURCE_DIR} status --porcelain --untracked-files=no
+                OUTPUT_VARIABLE changes OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(commit AND changes)
+  string(APPEND commit "-modified")
+endif()
+
+# The sources that a calibration runs; fused layers have results of their own.
+file(GLOB_RECURSE sources RELATIVE ${SOURCE_DIR}
+     ${SOURCE_DIR}/src/cuda/probe/*.cu ${SOURCE_DIR}/src/cuda/probe/*.cuh
+     ${SOURCE_DIR}/src/cuda/comm/*.cu ${SOURCE_DIR}/src/cuda/comm/*.cuh
+     ${SOURCE_DIR}/src/cuda/ptx/*.cuh ${SOURCE_DIR}/include/xstage/span.cuh
+     ${SOURCE_DIR}/src/cuda/probe/records.hpp)
+list(SORT sources)
+set(digests "")
+foreach(source IN LISTS sources)
+  file(SHA256 ${SOURCE_DIR}/${source} digest)
+  string(APPEND digests "${source} ${digest}\n")
+endforeach()
+string(SHA256 digest "${digests}")
+
+set(text "#include \"cuda/build_info.hpp\"
+
+namespace xstage {
+
+std::string_view git_commit() { return \"${commit}\"; }
+std::string_view kernel_digest() { return \"${digest}\"; }
+
+}  // namespace xstage
+")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()

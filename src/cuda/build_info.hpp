@@ -1,0 +1,16 @@
+// What a result says about the build it was measured with.
+#pragma once
+
+#include <string_view>
+
+namespace xstage {
+
+/// Commit the sources were at, with "-modified" where files differed from it; empty outside a
+/// repository.
+std::string_view git_commit();
+
+/// SHA-256 over the kernel sources' names and digests. A result measured on other kernels shows by
+/// it.
+std::string_view kernel_digest();
+
+}  // namespace xstage
