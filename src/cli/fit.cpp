@@ -77,6 +77,7 @@ void print_profile(const Console& console, const model::FitReport& report) {
 }
 
 int run_fit(const Console& console, const FitVerb& verb) {
+  refuse_overwriting(verb.samples, verb.out);
   const model::SampleSet set = read_all(verb.samples);
   const std::string profile_name = !verb.name.empty() ? verb.name
                                    : verb.out.empty()

@@ -13,6 +13,16 @@ model::Profile profile_of(const std::string& file) {
   return model::load_profile(std::filesystem::path(file)).value();
 }
 
+void refuse_overwriting(const std::vector<std::string>& inputs, const std::string& out) {
+  if (out.empty()) return;
+  for (const std::string& input : inputs) {
+    std::error_code code;
+    if (std::filesystem::equivalent(input, out, code))
+      throw Failure(bad_input("the output would replace an input", "--out", out,
+                              "another file than " + input));
+  }
+}
+
 std::vector<std::filesystem::path> paths(const std::vector<std::string>& files) {
   return {files.begin(), files.end()};
 }

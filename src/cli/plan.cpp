@@ -14,6 +14,7 @@
 #include "cli/spans_audit.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
+#include "xstage/sim/ulysses.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -133,10 +134,10 @@ void print(const Console& console, const plan::Plan& p) {
   for (std::size_t i = 0; i < p.schedules.size(); ++i) {
     const plan::ScheduleEstimate& s = p.schedules[i];
     console.text(fmt::format(
-        "{:<9} {}{}: {:.0f} us, of it {:.0f} us stalled", i == p.chosen ? "chosen" : "", s.schedule,
+        "{:<9} {}{}: {:.0f} us, of it {:.0f} us stalled", i == p.chosen ? "best" : "", s.schedule,
         s.lead ? fmt::format(" (lead {})", *s.lead) : "", s.time_us, s.stall_us));
   }
-  console.text("because   " + p.reason);
+  console.text("closed form says: " + p.reason);
   console.text(fmt::format("stores    {} ({})", name(p.mechanism), p.mechanism_reason));
   for (const std::string& what : p.assumed) console.text("assumed   " + what);
   for (const std::string& warning : p.warnings) console.text("warning   " + warning);
@@ -246,6 +247,7 @@ std::int64_t most_rows(const plan::MoeProblem& problem) {
 
 int run_moe(const Console& console, const PlanVerb& verb) {
   const MoeLayer layer = resolve(verb.moe).value();
+  refuse_overwriting({verb.profile}, verb.out);
   const model::Profile profile = profile_of(verb.profile);
   const shapes::Routing routing = layer.make_routing().value();
   const plan::MoeProblem problem = problem_of(layer, routing);
@@ -263,6 +265,7 @@ int run_moe(const Console& console, const PlanVerb& verb) {
 
 int run_ulysses(const Console& console, const PlanVerb& verb) {
   const AttentionLayer layer = resolve(verb.attention).value();
+  refuse_overwriting({verb.profile}, verb.out);
   const model::Profile profile = profile_of(verb.profile);
   plan::UlyssesProblem problem;
   problem.batch = layer.batch;
@@ -270,8 +273,17 @@ int run_ulysses(const Console& console, const PlanVerb& verb) {
   problem.heads_local = (layer.heads + layer.ranks - 1) / layer.ranks;
   problem.head_dim = layer.head_dim;
   problem.ranks = layer.ranks;
-  const plan::MathRates rates =
-      verb.tflops ? plan::given_rate(*verb.tflops) : plan::attention_rates(layer.head_dim);
+  const sim::AttentionRate measured =
+      sim::attention_tile(layer.seq, layer.head_dim, problem.block_m);
+  const double flops =
+      4.0 * problem.block_m * static_cast<double>(layer.seq) * static_cast<double>(layer.head_dim);
+  plan::MathRates rates =
+      plan::given_rate(verb.tflops.value_or(flops * profile.node.sms / (measured.tile_us * 1e6)));
+  if (!verb.tflops)
+    rates.source =
+        fmt::format("{:.0f} TFLOP/s: a library's attention measured on H200, {}", rates.first,
+                    measured.assumed ? "at the nearest head dimension and length"
+                                     : "between the nearest lengths");
   const plan::Plan p = plan::plan_ulysses(profile, problem, rates, store_choice(verb)).value();
   return finish(console, verb, profile, p, to_json(layer), "order",
                 verb.closed_form_only ? SimulatedPlan{}

@@ -104,7 +104,7 @@ int run_predict(const Console& console, PredictVerb& verb) {
                          {"bytes", w.bytes},
                          {"gap_us", w.gap_us},
                          {"mechanism", verb.mechanism},
-                         {"threads", w.threads},
+                         {"threads", profile.find(w.mechanism, w.threads).value()->threads},
                          {"both_ways", w.both_ways},
                          {"gpu", w.gpu}};
     console.document(document);

@@ -83,6 +83,8 @@ void add_folds(const Console& console, const model::SampleSet& set, json& docume
 }
 
 int run_validate(const Console& console, const ValidateVerb& verb) {
+  refuse_overwriting(verb.samples, verb.out);
+  refuse_overwriting({verb.profile}, verb.out);
   const model::Profile profile = profile_of(verb.profile);
   model::SampleSet set;
   json curves = json::array();

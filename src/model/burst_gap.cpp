@@ -231,6 +231,15 @@ Result<Prediction> predict(const Profile& profile, const Workload& w) {
   const Result<const MechanismProfile*> found = profile.find(w.mechanism, w.threads);
   if (!found) return found.error();
   const MechanismProfile& mechanism = **found;
+  const bool knows_gpu = std::any_of(profile.topology.begin(), profile.topology.end(),
+                                     [&](const Topology& t) { return t.gpu == w.gpu; });
+  if (w.gpu < 0 || (!profile.topology.empty() && !knows_gpu)) {
+    std::string known;
+    for (const Topology& t : profile.topology)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", t.gpu);
+    return bad_input("the profile has no such GPU", "gpu", fmt::format("{}", w.gpu),
+                     known.empty() ? "0 or more" : known);
+  }
   if (w.both_ways && !profile.drain.both_ways_gb_s)
     return bad_input("the profile has no drain rate with both directions in use", "both_ways",
                      "true", "false");
@@ -278,6 +287,9 @@ Result<Prediction> predict(const Profile& profile, const Workload& w) {
   if (out.regime == Regime::kCapacityLimited)
     out.warnings.push_back(
         "capacity-limited: the period law in this regime has not been validated by measurement");
+  if (profile.drain.from_bursts)
+    out.warnings.push_back(
+        "the drain rate was fitted to isolated bursts alone, without runs that saturate the link");
   if (!mechanism.loop)
     out.warnings.push_back("the cost of a loop was not measured for this mechanism; taken as 0");
   if (profile.topology.empty())

@@ -83,6 +83,11 @@ class Object {
     if (!value.is_string()) refuse(place(key), value, "a text");
     return value.get<std::string>();
   }
+  bool flag(const char* key) const {
+    const json& value = at(key);
+    if (!value.is_boolean()) refuse(place(key), value, "true or false");
+    return value.get<bool>();
+  }
   double number(const char* key, double low, double high) const {
     return number_of(at(key), place(key), low, high);
   }
@@ -258,6 +263,7 @@ Profile read_profile(const json& document) {
   p.drain.one_way_gb_s = drain.number("one_way_gb_per_s", 1e-3, 1e6);
   if (!drain.absent("both_ways_gb_per_s"))
     p.drain.both_ways_gb_s = drain.number("both_ways_gb_per_s", 1e-3, 1e6);
+  if (!drain.absent("from_bursts")) p.drain.from_bursts = drain.flag("from_bursts");
   std::size_t index = 0;
   for (const json& entry : in.array("mechanisms"))
     p.mechanisms.push_back(read_mechanism({entry, fmt::format("mechanisms[{}]", index++)}));
@@ -289,28 +295,28 @@ json to_json(const Profile& p) {
   json topology = json::array();
   for (const Topology& t : p.topology)
     topology.push_back({{"gpu", t.gpu}, {"groups", t.groups}, {"order", t.order}});
-  return {
-      {"format", kProfileFormat},
-      {"name", p.name},
-      {"node",
-       {{"name", p.node.description},
-        {"gpus", p.node.gpus},
-        {"sms", p.node.sms},
-        {"sm_clock_ghz", p.node.sm_clock_ghz > 0 ? json(p.node.sm_clock_ghz) : json()}}},
-      {"drain",
-       {{"one_way_gb_per_s", p.drain.one_way_gb_s},
-        {"both_ways_gb_per_s", p.drain.both_ways_gb_s ? json(*p.drain.both_ways_gb_s) : json()}}},
-      {"mechanisms", mechanisms},
-      {"topology", topology},
-      {"quality",
-       {{"windowed_period", error_json(p.quality.windowed_period, "_fraction")},
-        {"windowed_issue", error_json(p.quality.windowed_issue_us, "_us")},
-        {"isolated_issue", error_json(p.quality.isolated_issue_us, "_us")}}},
-      {"notes", p.notes},
-      {"provenance",
-       {{"tool", p.provenance.tool},
-        {"created_utc", p.provenance.date.empty() ? json() : json(p.provenance.date)},
-        {"files", p.provenance.files}}}};
+  return {{"format", kProfileFormat},
+          {"name", p.name},
+          {"node",
+           {{"name", p.node.description},
+            {"gpus", p.node.gpus},
+            {"sms", p.node.sms},
+            {"sm_clock_ghz", p.node.sm_clock_ghz > 0 ? json(p.node.sm_clock_ghz) : json()}}},
+          {"drain",
+           {{"one_way_gb_per_s", p.drain.one_way_gb_s},
+            {"both_ways_gb_per_s", p.drain.both_ways_gb_s ? json(*p.drain.both_ways_gb_s) : json()},
+            {"from_bursts", p.drain.from_bursts}}},
+          {"mechanisms", mechanisms},
+          {"topology", topology},
+          {"quality",
+           {{"windowed_period", error_json(p.quality.windowed_period, "_fraction")},
+            {"windowed_issue", error_json(p.quality.windowed_issue_us, "_us")},
+            {"isolated_issue", error_json(p.quality.isolated_issue_us, "_us")}}},
+          {"notes", p.notes},
+          {"provenance",
+           {{"tool", p.provenance.tool},
+            {"created_utc", p.provenance.date.empty() ? json() : json(p.provenance.date)},
+            {"files", p.provenance.files}}}};
 }
 
 Result<Profile> profile_from_json(const json& document) {

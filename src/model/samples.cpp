@@ -243,8 +243,14 @@ void read_table(Lines& lines, const std::string& header, const std::string& file
                               fmt::format("up to {}", kMaxRows)));
     const Row row(file, lines.number(), columns, cells);
     switch (table.kind) {
-      case Table::Kind::kWindow: set.samples.push_back(read_window_row(row)); break;
-      case Table::Kind::kBursts: set.samples.push_back(read_burst_row(row)); break;
+      case Table::Kind::kWindow:
+        set.samples.push_back(read_window_row(row));
+        set.samples.back().line = lines.number();
+        break;
+      case Table::Kind::kBursts:
+        set.samples.push_back(read_burst_row(row));
+        set.samples.back().line = lines.number();
+        break;
       case Table::Kind::kSm: set.sm_bursts.push_back(read_sm_row(row)); break;
     }
   }
@@ -336,6 +342,7 @@ void read_groups_json(std::istream& in, const std::string& file, SampleSet& set)
 }  // namespace
 
 void SampleSet::merge(SampleSet other) {
+  for (Sample& s : other.samples) s.file += static_cast<int>(files.size());
   const auto append = [](auto& to, auto& from) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "plan/stores.hpp"
@@ -61,8 +62,9 @@ double share_us(const Phase& phase, int workers) {
 Result<Plan> plan_moe(const model::Profile& profile, const MoeProblem& problem,
                       const MathRates& rates, const StoreChoice& store) {
   if (const auto ok = check(profile, problem); !ok) return ok.error();
-  if (rates.first <= 0 || rates.second <= 0)
-    return bad_input("a rate is above 0", "tflops", fmt::format("{:g}", rates.first), "above 0");
+  if (!(rates.first > 0 && rates.second > 0) || !std::isfinite(rates.first + rates.second))
+    return bad_input("a rate is above 0", "tflops", fmt::format("{:g}", rates.first),
+                     "above 0 and finite");
   const int workers = profile.node.sms;
   const bool both_ways = problem.ranks.size() > 1;
   const MoeTiling tiling =

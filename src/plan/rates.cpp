@@ -16,14 +16,6 @@ MathRates moe_rates(const MatrixWork& work, std::int64_t experts, int ranks, std
           times.assumed, times.source};
 }
 
-MathRates attention_rates(std::int64_t head_dim) {
-  const bool wide = head_dim >= 128;
-  const double rate = wide ? 650 : 410;
-  return {rate, rate, true,
-          fmt::format("{:g} TFLOP/s: a library's attention on H200 at head dimension {}", rate,
-                      wide ? 128 : 64)};
-}
-
 MathRates given_rate(double tflops) {
   return {tflops, tflops, true, fmt::format("{:g} TFLOP/s, as given", tflops)};
 }

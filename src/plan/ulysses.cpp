@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "plan/stores.hpp"
 
@@ -28,8 +29,9 @@ Result<bool> check(const model::Profile& profile, const UlyssesProblem& p) {
 Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& problem,
                           const MathRates& rates, const StoreChoice& store) {
   if (const auto ok = check(profile, problem); !ok) return ok.error();
-  if (rates.first <= 0)
-    return bad_input("a rate is above 0", "tflops", fmt::format("{:g}", rates.first), "above 0");
+  if (!(rates.first > 0) || !std::isfinite(rates.first))
+    return bad_input("a rate is above 0", "tflops", fmt::format("{:g}", rates.first),
+                     "above 0 and finite");
   const int workers = profile.node.sms;
   const bool both_ways = problem.ranks > 1;
   const std::int64_t blocks = (problem.seq + problem.block_m - 1) / problem.block_m;

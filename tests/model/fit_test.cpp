@@ -217,6 +217,58 @@ TEST(Fit, OneProducerCountIsNotExtrapolatedSilently) {
   EXPECT_NE(at(66)[0].find("extrapolated"), std::string::npos);
 }
 
+/// windowed samples read from a file, so that they have lines
+SampleSet windowed_file() {
+  return read_samples(std::filesystem::path(kData + "window_samples.csv")).value();
+}
+
+TEST(Fit, OneSlipOfMeasuringIsNamedAndLeftOut) {
+  const Profile clean = fit(windowed_file())->profile;
+  for (const double factor : {1e9, 0.5}) {
+    for (const std::size_t row : {std::size_t{500}, std::size_t{990}}) {
+      SampleSet set = windowed_file();
+      set.samples[row].period_us *= factor;
+      const auto report = fit(set);
+      ASSERT_TRUE(report.ok()) << factor << ", row " << row << ": " << report.error().message();
+      EXPECT_NEAR(report->profile.drain.one_way_gb_s, clean.drain.one_way_gb_s, 0.5);
+      EXPECT_LT(report->profile.quality.windowed_period.p95, 0.02);
+      const auto& notes = report->profile.notes;
+      EXPECT_TRUE(std::any_of(notes.begin(), notes.end(),
+                              [&](const std::string& note) {
+                                return note.find("line " + std::to_string(set.samples[row].line)) !=
+                                       std::string::npos;
+                              }))
+          << factor << ", row " << row;
+      for (const MechanismProfile& m : report->profile.mechanisms) {
+        if (m.threads == 1024) continue;  // one windowed run: nothing tells its slip
+        EXPECT_LT(m.loop->without_gap.back().us, 1) << name(m.mechanism) << m.threads;
+        EXPECT_LT(m.loop->gap_overhead_us, 1);
+      }
+    }
+  }
+}
+
+TEST(Fit, ContendedRunsAreNoFloorOfTheLoop) {
+  SampleSet set = windowed_file();
+  std::erase_if(set.samples, [](const Sample& s) { return s.producers != 132; });
+  const auto report = fit(set);
+  ASSERT_TRUE(report.ok()) << report.error().message();
+  const MechanismProfile& m = *report->profile.find(Mechanism::kStoreV4, 256).value();
+  EXPECT_GT(m.loop->residue_bytes, 3000);
+  EXPECT_TRUE(
+      std::any_of(m.undetermined.begin(), m.undetermined.end(), [](const std::string& what) {
+        return what.find("the loop's own cost") != std::string::npos;
+      }));
+  const Profile all = fit(measured())->profile;
+  for (const int producers : {4, 16, 66}) {
+    const auto from_some =
+        predict(report->profile, {producers, 32768, 0, Mechanism::kStoreV4, 256});
+    const auto from_all = predict(all, {producers, 32768, 0, Mechanism::kStoreV4, 256});
+    EXPECT_NEAR(from_some->period_us / from_all->period_us, 1, producers == 4 ? 0.3 : 0.1)
+        << producers;
+  }
+}
+
 TEST(Fit, RateThatIsNeverReachedIsRefused) {
   const auto report = fit(only(
       [](const Sample& s) { return s.experiment == Experiment::kWindow && s.producers <= 4; }));

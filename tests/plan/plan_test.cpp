@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cmath>
 #include <numeric>
 
 namespace xstage::plan {
@@ -104,6 +105,7 @@ TEST(MoePlan, BadInputIsNamed) {
   EXPECT_EQ(plan_moe(profile(), p, given_rate(1000)).error().field, "hidden");
   p = even(2048, 768, 2, 1024, 50);
   EXPECT_EQ(plan_moe(profile(), p, given_rate(0)).error().field, "tflops");
+  EXPECT_EQ(plan_moe(profile(), p, given_rate(std::nan(""))).error().field, "tflops");
   EXPECT_EQ(
       plan_moe(profile(), p, given_rate(1000), {model::Mechanism::kStoreV4, 77}).error().field,
       "threads");
@@ -131,16 +133,16 @@ TEST(UlyssesPlan, LongSequencesHideTheirOutput) {
   p.heads_local = 4;
   p.head_dim = 128;
   p.ranks = 8;
-  const auto plan = plan_ulysses(profile(), p, attention_rates(128));
+  const auto plan = plan_ulysses(profile(), p, given_rate(650));
   ASSERT_TRUE(plan.ok()) << plan.error().message();
   EXPECT_EQ(plan->schedules[plan->chosen].schedule, "remote-first");
   EXPECT_EQ(plan->phases[0].stall_per_tile_us, 0);
   EXPECT_LE(plan->schedules[0].time_us, plan->schedules[1].time_us);
   EXPECT_LT(plan->schedules[0].time_us / plan->math_us, 1.02);
   p.ranks = 1;
-  EXPECT_FALSE(plan_ulysses(profile(), p, attention_rates(128))->phases[0].prediction.has_value());
+  EXPECT_FALSE(plan_ulysses(profile(), p, given_rate(650))->phases[0].prediction.has_value());
   p.seq = 0;
-  EXPECT_EQ(plan_ulysses(profile(), p, attention_rates(128)).error().field, "seq");
+  EXPECT_EQ(plan_ulysses(profile(), p, given_rate(650)).error().field, "seq");
 }
 
 }  // namespace

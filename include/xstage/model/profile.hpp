@@ -30,6 +30,7 @@ struct Node {
 struct Drain {
   double one_way_gb_s = 0;
   std::optional<double> both_ways_gb_s;  ///< per direction, while the peer stores too
+  bool from_bursts = false;              ///< only isolated bursts were there to tell it
 };
 
 /// One point of a measured curve over the bytes of a burst.

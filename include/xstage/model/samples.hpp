@@ -39,6 +39,8 @@ struct Sample {
   double fence_us = 0;  ///< system fence after the last burst; 0 where not measured
   /// All bytes of a saturating run over the time until they had drained; 0 where not measured.
   double drained_gb_s = 0;
+  int file = 0;           ///< index into SampleSet::files
+  std::int64_t line = 0;  ///< where it was read
 };
 
 /// What one SM did in one windowed run: which SMs K producers land on, and how they share.

@@ -20,9 +20,6 @@ struct MathRates {
 MathRates moe_rates(const MatrixWork& work, std::int64_t experts, int ranks, std::int64_t rows,
                     std::int32_t block_m, std::int32_t block_n, int workers);
 
-/// Rate of attention forward by head dimension, assumed from library kernels on H200.
-MathRates attention_rates(std::int64_t head_dim);
-
 /// The same rate for everything, as the user gave it.
 MathRates given_rate(double tflops);
 

@@ -6,11 +6,17 @@
 namespace xstage::model {
 namespace {
 
+/// The highest rate but for the top 2 %, which may be slips.
+double top_of(std::vector<double> rates) {
+  if (rates.empty()) return 0;
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() - 1 - rates.size() / 50];
+}
+
 /// The median of the rates within `part` of the highest ones. Absent below three.
 std::optional<double> plateau(std::vector<double> rates, double part) {
   if (rates.size() < 3) return std::nullopt;
-  std::sort(rates.begin(), rates.end());
-  const double top = rates[rates.size() - 1 - rates.size() / 50];
+  const double top = top_of(rates);
   std::erase_if(rates, [&](double rate) { return rate < part * top; });
   return rates.size() < 3 ? std::nullopt : std::optional(median(std::move(rates)));
 }
@@ -18,8 +24,9 @@ std::optional<double> plateau(std::vector<double> rates, double part) {
 }  // namespace
 
 std::optional<double> saturated_rate(const Samples& windows, double sm_rate_gb_s) {
-  double top = 0;
-  for (const Sample* s : windows) top = std::max(top, rate_gb_s(*s));
+  std::vector<double> all;
+  for (const Sample* s : windows) all.push_back(rate_gb_s(*s));
+  const double top = top_of(std::move(all));
   std::vector<double> rates;
   for (const Sample* s : windows)
     if (sm_rate_gb_s <= 0 || s->producers * sm_rate_gb_s >= 1.1 * top)

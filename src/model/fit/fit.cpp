@@ -1,6 +1,7 @@
 // The fit as a whole: what is determined, in which order, and what is refused.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <set>
 
 #include "model/fit/parts.hpp"
@@ -83,6 +84,38 @@ Error poor(std::string what, std::string field, std::string value, std::string a
           std::move(allowed)};
 }
 
+/// A period is what issue and gap take, and little more: no loop or residue takes 10 us.
+bool plausible(const Sample& s) {
+  if (s.experiment != Experiment::kWindow) return true;
+  const double least = s.issue_us + s.gap_us;
+  return s.period_us >= 0.95 * least && s.period_us <= 2 * least + 10;
+}
+
+/// Runs whose period or issue time is off by more than half, if they are few; rounding and very
+/// short times do not count.
+std::vector<const Sample*> slips_of(const Profile& profile, const SampleSet& set) {
+  std::vector<const Sample*> out;
+  const std::vector<PointError> all = errors(profile, set.samples);
+  for (const PointError& e : all) {
+    const bool off_period = e.period_fraction > 0.5;
+    const bool off_issue =
+        e.issue_us > 0.5 * std::max(e.sample->issue_us, e.predicted_issue_us) && e.issue_us > 2.0;
+    if (off_period || off_issue) out.push_back(e.sample);
+  }
+  if (out.size() > std::max<std::size_t>(1, all.size() / 50)) out.clear();
+  return out;
+}
+
+SampleSet without(const SampleSet& set, const std::vector<const Sample*>& left_out) {
+  SampleSet rest = set;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < set.samples.size(); ++i)
+    if (std::find(left_out.begin(), left_out.end(), &set.samples[i]) == left_out.end())
+      rest.samples[kept++] = set.samples[i];
+  rest.samples.resize(kept);
+  return rest;
+}
+
 FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
   FitReport report;
   Profile& profile = report.profile;
@@ -117,9 +150,11 @@ FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
     throw Failure(poor("these samples never saturate the link: R is not determined", "producers",
                        "too few, or bursts too short", "runs whose SMs could move more than R"));
   profile.drain.one_way_gb_s = rate ? *rate : rate_of_bursts(bursts);
+  profile.drain.from_bursts = !rate;
   if (!rate)
     profile.notes.push_back(
-        "no windowed runs saturate the link: R is fitted together with Q to isolated bursts");
+        "no windowed runs saturate the link: R is fitted together with Q to isolated bursts; "
+        "without the groups of SMs it comes out up to a fifth too high");
   profile.drain.both_ways_gb_s = saturated_rate(select(set, Experiment::kWindow, true), sm_rate);
 
   for (const Key& key : keys) {
@@ -137,13 +172,27 @@ FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
   if (profile.mechanisms.empty())
     throw Failure(poor("T_iss0 is not determined for any mechanism", "samples",
                        "every burst stalled", "bursts short enough to meet an empty X-Stage"));
-  for (Mechanism mechanism : kMechanisms)
-    fit_capacity(bursts, mechanism, profile, rate.has_value());
+  // The mechanism with the most bursts tells the rate where windowed runs do not.
+  std::vector<Mechanism> by_points(kMechanisms.begin(), kMechanisms.end());
+  const auto points = [&](Mechanism mechanism) {
+    return std::count_if(bursts.begin(), bursts.end(),
+                         [&](const Sample* s) { return s->mechanism == mechanism; });
+  };
+  std::stable_sort(by_points.begin(), by_points.end(),
+                   [&](Mechanism x, Mechanism y) { return points(x) > points(y); });
+  bool rate_is_known = rate.has_value();
+  for (Mechanism mechanism : by_points)
+    rate_is_known = fit_capacity(bursts, mechanism, profile, rate_is_known);
   if (!rate && std::none_of(profile.mechanisms.begin(), profile.mechanisms.end(),
                             [](const MechanismProfile& m) { return m.capacity.has_value(); }))
     throw Failure(poor("these samples never saturate the link: R is not determined", "bytes",
                        "all bursts small", "bursts long enough to stall"));
   set_quality(windows, bursts, profile);
+  for (const ErrorSummary* q :
+       {&profile.quality.windowed_issue_us, &profile.quality.isolated_issue_us})
+    if (!std::isfinite(q->median))
+      throw Failure(poor("the fit came to no numbers", "samples", "contradictory",
+                         "measurements of one node"));
   if (profile.quality.windowed_period.median > 0.1)
     throw Failure(poor("the model misses the samples it was fitted to", "median period error",
                        fmt::format("{:.1f} %", 100 * profile.quality.windowed_period.median),
@@ -181,7 +230,28 @@ Curve to_curve(const std::map<std::int64_t, double>& points) {
 
 Result<FitReport> fit(const SampleSet& set, const FitOptions& options) {
   try {
-    return fit_or_throw(set, options);
+    // A few runs that contradict themselves or all others are slips of measuring: they are named
+    // and left out.
+    std::vector<const Sample*> slips;
+    for (const Sample& s : set.samples)
+      if (!plausible(s)) slips.push_back(&s);
+    if (slips.size() > std::max<std::size_t>(1, set.samples.size() / 50))
+      throw Failure(poor("too many runs contradict themselves", "period_aggregate",
+                         fmt::format("{} of {} runs", slips.size(), set.samples.size()),
+                         "periods from issue + gap to twice that plus 10 us"));
+    FitReport report = fit_or_throw(without(set, slips), options);
+    for (const Sample* s : slips_of(report.profile, set))
+      if (plausible(*s)) slips.push_back(s);
+    if (slips.empty()) return report;
+    report = fit_or_throw(without(set, slips), options);
+    report.set_aside.push_back(
+        {"contradicts the other runs", static_cast<std::int64_t>(slips.size())});
+    for (std::size_t i = 0; i < std::min<std::size_t>(slips.size(), 5); ++i)
+      report.profile.notes.push_back(fmt::format(
+          "{}, line {}: this run contradicts the others and is left out",
+          set.files.empty() ? "samples" : set.files[static_cast<std::size_t>(slips[i]->file)],
+          slips[i]->line));
+    return report;
   } catch (const Failure& failure) {
     return failure.error();
   }

@@ -54,17 +54,26 @@ std::optional<LoopCost> loop_floors(const Samples& windows, const Curve& steady_
   };
   for (const Sample* s : windows) {
     const double between = s->period_us - s->issue_us;
+    // What is left in the SM takes part in a run that feels the link; bulk stores leave nothing.
+    const bool contended = rate_gb_s(*s) >= kUncontended * drain_gb_s;
+    const bool own_cost = !contended || store_bytes(s->mechanism) == 0;
     if (between <= 0) continue;
-    if (s->gap_us == 0)
-      keep_least(without, s->bytes, between);
-    else if (s->gap_us < 0.6 * between)
-      keep_least(with, s->bytes, between);
-    else if (s->gap_us < 5 && rate_gb_s(*s) < kUncontended * drain_gb_s)
+    if (s->gap_us == 0) {
+      if (own_cost) keep_least(without, s->bytes, between);
+    } else if (s->gap_us < 0.6 * between) {
+      if (own_cost) keep_least(with, s->bytes, between);
+    } else if (s->gap_us < 5 && !contended)
       overhead.push_back(s->period_us - s->gap_us -
                          staircase_us(steady_issue, s->bytes, pass_bytes));
   }
-  if (without.empty() && with.empty()) return std::nullopt;
   LoopCost loop;
+  if (without.empty() && with.empty()) {
+    if (overhead.empty()) return std::nullopt;
+    // Only the overhead of a gap is known: it is the least that passes between two bursts.
+    loop.gap_overhead_us = std::max(0.0, median(overhead));
+    loop.without_gap = loop.with_gap = {{windows.front()->bytes, loop.gap_overhead_us}};
+    return loop;
+  }
   const Curve floors_without = to_curve(without.empty() ? with : without);
   const Curve floors_with = to_curve(with.empty() ? without : with);
   loop.without_gap = completed_floors(floors_without, steady_issue, pass_bytes, sm_rate_gb_s);
@@ -77,7 +86,10 @@ void fit_residue(const Samples& windows, const Profile& profile, MechanismProfil
   const double drain = profile.drain.one_way_gb_s;
   Samples limited;
   double excess = 0;
-  for (const Sample* s : windows) {
+  // A thousand runs tell as much as a million.
+  const std::size_t stride = std::max<std::size_t>(1, windows.size() / 20'000);
+  for (std::size_t i = 0; i < windows.size(); i += stride) {
+    const Sample* s = windows[i];
     const double issue0 = staircase_us(m.steady_issue, s->bytes, m.pass_bytes());
     if (rate_gb_s(*s) < 0.97 * drain || s->issue_us < 1.05 * issue0) continue;
     limited.push_back(s);
