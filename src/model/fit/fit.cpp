@@ -39,6 +39,12 @@ MechanismProfile probe_of(const Key& key, const Samples& windows, const Samples&
   m.sm_rate_gb_s = slope_gb_s(m.isolated_issue);
   if (alone.empty()) m.undetermined.push_back("T_iss0 of isolated bursts: taken from the loop");
   if (in_loop.empty()) m.undetermined.push_back("T_iss0 in a loop: taken from isolated bursts");
+  const bool shows_loop = std::any_of(windows.begin(), windows.end(), [&](const Sample* s) {
+    return drain_gb_s && s->gap_us < 0.6 * (s->period_us - s->issue_us) &&
+           (rate_gb_s(*s) < kUncontended * *drain_gb_s || store_bytes(s->mechanism) == 0);
+  });
+  if (!windows.empty() && !shows_loop)
+    m.undetermined.push_back("the loop's own cost: every run with a short gap feels the link");
   if (drain_gb_s)
     m.loop = loop_floors(windows, m.steady_issue, m.pass_bytes(), m.sm_rate_gb_s, *drain_gb_s);
   return m;
