@@ -52,10 +52,6 @@ __device__ __forceinline__ void red_add_release_sys(std::uint64_t* p, std::uint6
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-__device__ __forceinline__ void red_add_relaxed_sys(std::uint64_t* p, std::uint64_t v) {
-  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
-}
-
 __device__ __forceinline__ std::uint64_t atom_add_acq_rel_sys(std::uint64_t* p, std::uint64_t v) {
   std::uint64_t old;
   asm volatile("atom.add.acq_rel.sys.global.u64 %0, [%1], %2;"
