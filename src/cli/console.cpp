@@ -4,6 +4,8 @@
 
 #include <cstdio>
 
+#include "cli/interrupt.hpp"
+
 namespace xstage::cli {
 namespace {
 
@@ -40,6 +42,7 @@ void Console::log(std::string_view line) const { fmt::print(stderr, "{}\n", line
 
 void Console::document(const nlohmann::json& value) const {
   // User input may hold bytes that are not UTF-8; they are replaced, so the document stays valid.
+  begin_answer();
   if (json) fmt::print("{}\n", value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

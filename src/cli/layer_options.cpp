@@ -21,6 +21,12 @@ Error missing(const char* field) {
 
 }  // namespace
 
+std::string refuse_negative_seed(const std::string& text) {
+  if (text.starts_with('-'))
+    throw Failure(bad_input("a seed is not allowed", "--seed", text, "0 to 18446744073709551615"));
+  return {};
+}
+
 shapes::RoutingProblem MoeLayer::routing_problem() const {
   return {shape.experts, shape.topk, ranks, tokens, seed};
 }
@@ -41,7 +47,9 @@ void add_moe_layer_options(CLI::App& app, MoeLayerOptions& options) {
   app.add_option("--weights", options.weights, "w8a8, bf16 or w4a8")->capture_default_str();
   app.add_option("--routing", options.routing, "balanced, zipf:S, remote:F or file:PATH")
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Seed of everything random")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of everything random")
+      ->check(refuse_negative_seed)
+      ->capture_default_str();
   for (const char* name : {"--hidden", "--intermediate", "--experts", "--topk", "--tokens",
                            "--ranks", "--weights", "--routing", "--seed"})
     app.get_option(name)->group("Layer");
@@ -113,7 +121,9 @@ void add_attention_layer_options(CLI::App& app, AttentionLayerOptions& options) 
   app.add_option("--kv-heads", options.kv_heads, "Key and value heads over all ranks");
   app.add_option("--head-dim", options.head_dim, "Size of a head");
   app.add_option("--ranks", options.ranks, "Ulysses degree")->capture_default_str();
-  app.add_option("--seed", options.seed, "Seed of everything random")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of everything random")
+      ->check(refuse_negative_seed)
+      ->capture_default_str();
   for (const char* name : {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads",
                            "--head-dim", "--ranks", "--seed"})
     app.get_option(name)->group("Layer");

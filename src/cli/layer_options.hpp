@@ -39,6 +39,10 @@ struct MoeLayer {
   Result<shapes::Routing> make_routing() const;
 };
 
+/// A check for options that are 64-bit seeds: a negative number is refused, not wrapped around.
+/// Throws Failure.
+std::string refuse_negative_seed(const std::string& text);
+
 /// Registers --shape, --hidden, --intermediate, --experts, --topk, --tokens, --ranks, --weights,
 /// --routing and --seed. `options` must outlive the parse.
 void add_moe_layer_options(CLI::App& app, MoeLayerOptions& options);

@@ -16,8 +16,11 @@
 namespace xstage::cli {
 namespace {
 
-/// Digest of a file's bytes, or null where it cannot be read.
+/// Digest of a file's bytes, or null where it cannot be read. A device or a pipe has none: it may
+/// have no end, and what is read here is gone.
 nlohmann::json digest(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return nullptr;
   std::ifstream in(path, std::ios::binary);
   if (!in) return nullptr;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <limits>
 #include <sstream>
 
+#include "cli/interrupt.hpp"
+#include "cli/outputs.hpp"
 #include "cpu/wait_report.hpp"
 #include "cuda/driver.hpp"
 #include "xstage/atomic_file.hpp"
@@ -26,7 +29,11 @@ std::optional<Error> why_not_cuda(int ranks, bool has_kernel) {
   const auto api = cuda::system_driver();
   std::vector<int> gpus;
   for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
-  if (auto error = cuda::why_not_calibrate(cuda::look_around(*api), gpus)) {
+  const cuda::NodeState node = cuda::look_around(*api);
+  if (!node.why_no_gpu.empty())
+    return Error{ErrorKind::kNoGpu, "no GPU to run the layer on: " + node.why_no_gpu, "--backend",
+                 "cuda", "cpu; cuda on a machine with GPUs"};
+  if (auto error = cuda::why_not_calibrate(node, gpus)) {
     error->what = "the layer cannot run on GPUs here: " + error->what;
     return *error;
   }
@@ -51,6 +58,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--first-wait-limit", options.first_wait_limit_ms,
                  "The same for the first launch, in which a peer may still be starting")
       ->capture_default_str();
+  app.add_option("--max-work", options.max_work,
+                 "cpu: refuse launches of more multiply-adds than this, all together")
+      ->capture_default_str();
   app.add_flag("--no-check", options.no_check, "Do not compare with the reference");
   app.add_option("--out", options.out, "File for the JSON document");
 }
@@ -64,6 +74,7 @@ std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel
         in_range("--wait-limit", options.wait_limit_ms, 1, kDay),
         in_range("--first-wait-limit", options.first_wait_limit_ms, 1, kDay)})
     if (error) return error;
+  probe_output(options.out);
   if (options.backend == "cuda") return why_not_cuda(ranks, has_kernel);
   // Each worker is a thread.
   return in_range("--ranks", ranks, 1, 64);
@@ -72,6 +83,32 @@ std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel
 void set_limits(cpu::LaunchOptions& launch, const RunOptions& options) {
   launch.limit_ns = static_cast<std::uint64_t>(options.wait_limit_ms) * 1000000;
   launch.first_limit_ns = static_cast<std::uint64_t>(options.first_wait_limit_ms) * 1000000;
+}
+
+std::optional<Error> check_rows(std::int64_t check_every, int stop_rank, int ranks) {
+  if (auto error =
+          in_range("--check-every", check_every, 0, std::numeric_limits<std::int32_t>::max()))
+    return error;
+  return in_range("--stop-rank", stop_rank, -1, ranks - 1);
+}
+
+std::optional<Error> check_work(const Console& console, const RunOptions& options,
+                                double multiply_adds) {
+  constexpr double kTwoCores = 4e9;  // multiply-adds a second, measured with both layers
+  if (options.backend != "cpu") return {};
+  if (!(options.max_work >= 1 && options.max_work <= 1e30))
+    return bad_input("an option of the run is out of range", "--max-work",
+                     fmt::format("{:g}", options.max_work), "1 to 1e30 multiply-adds");
+  if (multiply_adds > options.max_work)
+    return bad_input("a CPU would take too long for this layer", "--max-work",
+                     fmt::format("{:g}", options.max_work),
+                     fmt::format("{:.3g} for these launches; or a smaller layer, one schedule, "
+                                 "--runs 1",
+                                 multiply_adds));
+  if (multiply_adds > 10 * kTwoCores)
+    console.log(fmt::format("{:.3g} multiply-adds: two cores take about {:.0f} s, beside the check",
+                            multiply_adds, multiply_adds / kTwoCores));
+  return {};
 }
 
 std::int64_t available_memory() {
@@ -111,6 +148,7 @@ nlohmann::json to_json(const std::vector<sync::WaitRecord>& waits) {
 
 int finish(const Session& session, const RunOptions& options, nlohmann::json document, bool ok,
            const std::string& what_failed) {
+  begin_answer();
   document["ok"] = ok;
   const Error error{ErrorKind::kCheckFailed, what_failed, {}, {}, {}};
   if (!options.out.empty()) {

@@ -21,6 +21,7 @@ struct RunOptions {
   int runs = 2;
   std::int64_t wait_limit_ms = 60000;
   std::int64_t first_wait_limit_ms = 300000;
+  double max_work = 2e13;  ///< multiply-adds: an hour and a half of two cores
   bool no_check = false;
   std::string out;
 };
@@ -30,6 +31,14 @@ void add_run_options(CLI::App& app, RunOptions& options);
 /// Checks the ranges; with `--backend cuda` the reason why the layer cannot run there.
 /// `has_kernel`: there is one for this kind of layer.
 std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel = false);
+
+/// Ranges of --check-every and of --stop-rank (-1: none).
+std::optional<Error> check_rows(std::int64_t check_every, int stop_rank, int ranks);
+
+/// Refuses what a CPU would compute for hours, before anything is drawn or allocated; says on
+/// stderr how long the rest will take, where that is long.
+std::optional<Error> check_work(const Console& console, const RunOptions& options,
+                                double multiply_adds);
 
 void set_limits(cpu::LaunchOptions& launch, const RunOptions& options);
 

@@ -90,14 +90,18 @@ Result<layout::MoeConfig> config_of(const RunMoeOptions& options, const MoeLayer
   return config;
 }
 
+/// Multiply-adds of one launch.
+double work_of(const MoeLayer& layer, std::int64_t tokens) {
+  return static_cast<double>(tokens) * layer.ranks *
+         static_cast<double>(layer.shape.topk * 3 * layer.shape.hidden) *
+         static_cast<double>(layer.shape.intermediate);
+}
+
 /// The reference costs about 2·10⁹ multiply-adds a second and core: check as many tokens as take
 /// half a minute or so.
 std::int64_t check_step(const RunMoeOptions& options, const MoeLayer& layer, std::int64_t tokens) {
   if (options.check_every > 0) return options.check_every;
-  const double work = static_cast<double>(tokens) * layer.ranks *
-                      static_cast<double>(layer.shape.topk * 3 * layer.shape.hidden) *
-                      static_cast<double>(layer.shape.intermediate);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(work / 5e10));
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(work_of(layer, tokens) / 5e10));
 }
 
 const char* kind_name(const schedule::MoeSchedule& s) {
@@ -138,13 +142,22 @@ class MoeRun {
     document_["layer"] = to_json(layer);
     document_["layer"]["kind"] = "moe";
     if (auto error = check(options_.run, layer.ranks)) return console_.fail(*error, document_);
+    if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
+      return console_.fail(*error, document_);
+    // The sizes first: the schedules divide by tiles, and drawing a routing takes its time.
+    const layout::MoeConfig asked = config_of(options_, layer, layer.tokens).value();
     const auto schedules = schedules_of(options_, layer).value();
+    check_memory(layer, asked, layer.tokens);
+    if (auto error = check_work(console_, options_.run,
+                                work_of(layer, layer.tokens) * options_.run.runs *
+                                    static_cast<double>(schedules.size())))
+      return console_.fail(*error, document_);
     const auto routing = layer.make_routing().value();
     const std::int64_t tokens = routing.ranks.front().tokens;
     document_["layer"]["tokens"] = tokens;
     document_["remote_share"] = routing.remote_share();
     const layout::MoeConfig config = config_of(options_, layer, tokens).value();
-    check_memory(layer, config);
+    check_memory(layer, config, tokens);
     console_.log(fmt::format("weights: {} experts, {:.1f} MB", layer.shape.experts,
                              static_cast<double>(weight_bytes(layer)) * 1e-6));
     const auto weights =
@@ -163,16 +176,18 @@ class MoeRun {
                                          layer.shape.intermediate);
   }
 
-  void check_memory(const MoeLayer& layer, const layout::MoeConfig& config) const {
-    // Beside the weights: what the rows of this launch touch, in the ranks and in the reference.
-    const double pairs = static_cast<double>(config.capacity * config.topk * config.ranks);
-    const double needed = static_cast<double>(weight_bytes(layer)) +
-                          (options_.capacity > 0 ? 0.0 : pairs) *
-                              static_cast<double>(20 * config.intermediate + 12 * config.hidden);
+  static void check_memory(const MoeLayer& layer, const layout::MoeConfig& config,
+                           std::int64_t tokens) {
+    // Beside the weights: the routing, and what the rows of this launch touch, in the ranks and in
+    // the reference. Room for more tokens than there are is address space, not memory.
+    const double pairs = static_cast<double>(tokens) * config.topk * config.ranks;
+    const double needed =
+        static_cast<double>(weight_bytes(layer)) +
+        pairs * static_cast<double>(8 + 20 * config.intermediate + 12 * config.hidden);
     const std::int64_t available = available_memory();
     if (needed > 0.9 * static_cast<double>(available))
-      throw Failure({ErrorKind::kBadInput, "this machine's memory cannot hold the layer",
-                     "--experts", fmt::format("{:.1f} GB needed", needed * 1e-9),
+      throw Failure({ErrorKind::kBadInput, "this machine's memory cannot hold the layer", "memory",
+                     fmt::format("{:.1f} GB needed", needed * 1e-9),
                      fmt::format("at most {:.1f} GB: fewer experts or tokens, or a smaller shape",
                                  0.9e-9 * static_cast<double>(available))});
   }

@@ -162,8 +162,15 @@ class UlyssesRun {
     document_["layer"] = to_json(layer);
     document_["layer"]["kind"] = "ulysses";
     const auto orders = orders_of(options_).value();
+    if (!(options_.scale == 0 || (options_.scale >= 1e-6 && options_.scale <= 1e2)))
+      return console_.fail(
+          bad_input("the scale of the logits is not allowed", "--scale",
+                    fmt::format("{:g}", options_.scale), "0 (1/sqrt(head size)), or 1e-6 to 100"),
+          document_);
     layout::UlyssesConfig config = config_of(options_, layer).value();
     if (auto error = check(options_.run, layer.ranks, true))
+      return console_.fail(*error, document_);
+    if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
     nlohmann::json heads = nlohmann::json::array();
     for (std::int32_t rank = 0; rank < config.ranks; ++rank)
@@ -171,6 +178,10 @@ class UlyssesRun {
           layout::heads_of(config.heads, config.kv_heads, config.ranks, rank).query.count);
     document_["heads_of_rank"] = heads;
     check_memory(config);
+    if (auto error =
+            check_work(console_, options_.run,
+                       work_of(config) * options_.run.runs * static_cast<double>(orders.size())))
+      return console_.fail(*error, document_);
     const auto data = cpu::UlyssesData::random(config, layer.seed);
     for (const auto order : orders) {
       config.order = order;
@@ -182,7 +193,8 @@ class UlyssesRun {
  private:
   void check_memory(const layout::UlyssesConfig& c) const {
     // Sequence, shards, two slots of everything, and the outputs, all bf16.
-    const double needed = 2.0 * static_cast<double>(c.batch * c.heads * c.head_dim) *
+    const double needed = 2.0 * static_cast<double>(c.batch) *
+                          static_cast<double>(c.heads * c.head_dim) *
                           static_cast<double>(8 * c.rows + 12 * c.key_rows);
     const auto available = static_cast<double>(available_memory());
     if (needed > 0.9 * available)
@@ -243,12 +255,17 @@ class UlyssesRun {
     return -1;
   }
 
+  /// Multiply-adds of one launch.
+  static double work_of(const layout::UlyssesConfig& c) {
+    return 2.0 * static_cast<double>(c.batch) * static_cast<double>(c.heads) *
+           static_cast<double>(c.head_dim) * static_cast<double>(c.rows) *
+           static_cast<double>(c.key_rows);
+  }
+
   /// The reference costs about 10⁹ multiply-adds a second and core.
   std::int64_t check_step(const layout::UlyssesConfig& c) const {
     if (options_.check_every > 0) return options_.check_every;
-    const double work = 2.0 * static_cast<double>(c.batch * c.heads * c.head_dim) *
-                        static_cast<double>(c.rows) * static_cast<double>(c.key_rows);
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(work / 2e10), 1, c.rows);
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(work_of(c) / 2e10), 1, c.rows);
   }
 
   int conclude(const layout::UlyssesConfig& config, const cpu::UlyssesData& data) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "cli/interrupt.hpp"
 #include "xstage/version.hpp"
 
 namespace xstage::cli {
@@ -50,6 +51,7 @@ void refuse_empty_values(const CLI::App& app) {
 int dispatch(int argc, const char* const* argv) {
   Session session;
   session.console.json = wants_json(argc, argv);
+  answer_interrupts(session.console.json);
   CLI::App app{"xstage: measure, predict and schedule the X-Stage of remote stores", "xstage"};
   app.set_version_flag("--version", std::string(version()));
   app.require_subcommand(1);

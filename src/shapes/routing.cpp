@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <numeric>
+#include <optional>
 
 #include "shapes/random.hpp"
 #include "shapes/shapes.hpp"
@@ -187,6 +188,51 @@ std::vector<std::string_view> fields_of(std::string_view line) {
   return out;
 }
 
+/// Gates are softmax values; the largest factor that a model multiplies them by is far below this.
+/// Beyond it the products pass the range of bf16 and no relative error means anything.
+constexpr float kMaxWeight = 1e6f;
+
+/// Reads lines of limited length, of a file of limited size: a device has no end.
+class LineReader {
+ public:
+  LineReader(std::istream& in, std::size_t longest) : buffer_(*in.rdbuf()), longest_(longest) {}
+
+  static constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
+
+  /// False at the end of the file, or of what may be read: see error().
+  bool next(std::string& line) {
+    line.clear();
+    ++number_;
+    using Traits = std::istream::traits_type;
+    for (auto c = buffer_.sbumpc(); c != Traits::eof(); c = buffer_.sbumpc()) {
+      if (++bytes_ > kMaxBytes)
+        return fail("the routing file is too large", fmt::format("more than {} bytes", kMaxBytes),
+                    fmt::format("at most {} bytes", kMaxBytes));
+      if (c == '\n') return true;
+      if (line.size() == longest_)
+        return fail("a line of the routing file is too long",
+                    fmt::format("more than {} characters", longest_),
+                    fmt::format("at most {} characters", longest_));
+      line.push_back(Traits::to_char_type(c));
+    }
+    return !line.empty();
+  }
+
+  std::int64_t number() const { return number_; }
+  const std::optional<Error>& error() const { return error_; }
+
+ private:
+  bool fail(const char* what, std::string value, std::string allowed) {
+    error_ = bad_input(what, fmt::format("line {}", number_), std::move(value), std::move(allowed));
+    return false;
+  }
+
+  std::streambuf& buffer_;
+  std::size_t longest_;
+  std::int64_t number_ = 0, bytes_ = 0;
+  std::optional<Error> error_;
+};
+
 template <class T>
 bool parse_number(std::string_view text, T& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
@@ -300,9 +346,17 @@ Result<Routing> read_routing(std::istream& in, const RoutingProblem& problem) {
   const auto k = static_cast<std::size_t>(problem.topk);
   RankRouting all;
   std::string line;
-  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+  // A number needs some 10 characters; the rest is room for blanks and comments.
+  LineReader lines(in, 4096 + 64 * 2 * k);
+  while (lines.next(line)) {
+    const std::int64_t number = lines.number();
     const auto fields = fields_of(line);
     if (fields.empty() || fields[0][0] == '#') continue;
+    if (problem.tokens > 0 && all.tokens == problem.tokens * problem.ranks)
+      return bad_input(
+          "the routing file has the wrong number of tokens", "--routing",
+          fmt::format("more than {} lines", all.tokens),
+          fmt::format("{} tokens for each of {} ranks", problem.tokens, problem.ranks));
     if (fields.size() != 2 * k)
       return bad_input("wrong number of fields in the routing file", fmt::format("line {}", number),
                        fmt::format("{} fields", fields.size()),
@@ -319,15 +373,16 @@ Result<Routing> read_routing(std::istream& in, const RoutingProblem& problem) {
         all.experts.push_back(expert);
       } else {
         float weight = 0;
-        if (!parse_number(fields[i], weight) || !std::isfinite(weight))
-          return bad_input("a weight of the routing file is no finite number",
+        if (!parse_number(fields[i], weight) || !(std::abs(weight) <= kMaxWeight))
+          return bad_input("a weight of the routing file is not allowed",
                            fmt::format("{} (token {}, slot {})", where, all.tokens, i - k), shown,
-                           "finite numbers");
+                           fmt::format("numbers from {:g} to {:g}", -kMaxWeight, kMaxWeight));
         all.weights.push_back(weight);
       }
     }
     ++all.tokens;
   }
+  if (lines.error()) return *lines.error();
   const std::int64_t ranks = problem.ranks;
   const std::int64_t tokens = problem.tokens > 0 ? problem.tokens : all.tokens / ranks;
   if (all.tokens != tokens * ranks)

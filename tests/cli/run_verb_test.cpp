@@ -1,4 +1,5 @@
 // xstage run: what it prints, and how it ends.
+#include <csignal>
 #include <fstream>
 
 #include "xstage_process.hpp"
@@ -76,6 +77,25 @@ TEST(RunVerb, WhatIsNotAllowedIsNamed) {
       {with(kMoe, {"--workers", "0"}), "--workers"},
       {with(kMoe, {"--wait-limit", "0"}), "--wait-limit"},
       {with(kMoe, {"--backend", "tpu"}), "--backend"},
+      {with(kMoe, {"--block-m", "0"}), "block_m"},
+      {with(kMoe, {"--block-m", "-3"}), "block_m"},
+      {with(kMoe, {"--check-every", "-1"}), "--check-every"},
+      {with(kMoe, {"--stop-rank", "2"}), "--stop-rank"},
+      {with(kMoe, {"--stop-rank", "-2"}), "--stop-rank"},
+      {with(kMoe, {"--seed", "-1"}), "--seed"},
+      {with(kMoe, {"--max-work", "1000"}), "--max-work"},
+      {with(kMoe, {"--max-work", "nan"}), "--max-work"},
+      {with(kMoe, {"--routing", "file:/dev/zero"}), "line 1"},
+      {{"run", "moe", "--hidden", "128", "--intermediate", "128", "--experts", "8", "--topk", "2",
+        "--tokens", "268435456"},
+       "memory"},
+      {with(kUlysses, {"--scale", "1e30"}), "--scale"},
+      {with(kUlysses, {"--scale", "nan"}), "--scale"},
+      {with(kUlysses, {"--scale", "1e-20"}), "--scale"},
+      {with(kUlysses, {"--stop-rank", "4"}), "--stop-rank"},
+      {with(kUlysses, {"--check-every", "-1"}), "--check-every"},
+      {with(kUlysses, {"--seed", "-1"}), "--seed"},
+      {{"run", "ulysses", "--seq", "1048576", "--heads", "4", "--head-dim", "64"}, "--max-work"},
       {with(kMoe, {"--clamp", "-1"}), "activation.clamp"},
       {with(kMoe, {"--capacity", "3"}), "rank 0 tokens"},
       {{"run", "moe", "--hidden", "100", "--intermediate", "128", "--experts", "8", "--topk", "2"},
@@ -97,6 +117,60 @@ TEST(RunVerb, OutputThatCannotBeWrittenIsAnErrorAndNothingIsLeft) {
   const auto error = expect_failure(
       with(kMoe, {"--no-check", "--runs", "1", "--out", "/nonexistent/run.json"}), 2);
   EXPECT_EQ(error.value("value", ""), "/nonexistent/run.json");
+}
+
+// The working set of what is refused here would take minutes; the refusal comes at once.
+TEST(RunVerb, AnOutputThatCannotBeWrittenIsSaidBeforeTheWork) {
+  const Outcome outcome = xstage({"run", "ulysses", "--seq", "200000", "--heads", "2", "--head-dim",
+                                  "32", "--out", "/nonexistent/run.json"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_NE(outcome.last_error_line().find("/nonexistent/run.json"), std::string::npos);
+}
+
+TEST(RunVerb, ScalesAtTheEndsOfTheRangeAreRight) {
+  for (const char* const scale : {"1e-6", "100"}) {
+    const Outcome outcome = xstage(with(kUlysses, {"--scale", scale, "--json"}));
+    EXPECT_EQ(outcome.exit_code, 0) << scale << ": " << outcome.err;
+  }
+}
+
+TEST(RunVerb, WeightsAtTheEndOfTheRangeAreRight) {
+  const TemporaryDirectory folder;
+  std::string lines;
+  for (int token = 0; token < 24; ++token) lines += token % 2 ? "1 2 1e6 1\n" : "5 6 0.5 -1e6\n";
+  const auto file = folder.write("routing", lines);
+  const Outcome outcome = xstage(with(kMoe, {"--routing", "file:" + file.string()}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
+TEST(RunVerb, WithoutAGpuTheKernelsSayWhatForItIsMissing) {
+  const Outcome outcome = xstage(with(kUlysses, {"--backend", "cuda"}));
+  if (outcome.exit_code != 3) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_NE(outcome.err.find("no GPU to run the layer on"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("calibrate"), std::string::npos) << outcome.err;
+}
+
+TEST(RunVerb, AnInterruptEndsWithAWholeDocumentAndNoFile) {
+  const TemporaryDirectory folder;
+  const std::string out = (folder.path() / "run.json").string();
+  const std::vector<std::string> slow{
+      XSTAGE_EXECUTABLE, "run", "ulysses", "--seq", "40000", "--heads", "4",
+      "--head-dim",      "64",  "--out",   out};
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Outcome text = run_and_signal(slow, signal, std::chrono::milliseconds(700));
+    EXPECT_EQ(text.exit_code, 130) << text.err;
+    EXPECT_TRUE(text.last_error_line().starts_with("xstage: interrupted")) << text.err;
+    const Outcome machine =
+        run_and_signal(with(slow, {"--json"}), signal, std::chrono::milliseconds(700));
+    EXPECT_EQ(machine.exit_code, 130) << machine.err;
+    EXPECT_EQ(machine.last_error_line(), text.last_error_line());
+    const auto whole = document(machine);
+    ASSERT_TRUE(whole.is_object()) << machine.out;
+    EXPECT_EQ(whole["error"]["kind"], "interrupted");
+    EXPECT_EQ(whole["error"]["exit_code"], 130);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 }  // namespace

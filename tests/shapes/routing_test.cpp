@@ -7,6 +7,8 @@
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <streambuf>
+#include <tuple>
 
 namespace xstage::shapes {
 namespace {
@@ -103,10 +105,42 @@ TEST(Routing, FileIsReadAndWrongLinesAreNamed) {
       {"0 1 nan 1\n", "line 1, column 3 (token 0, slot 0)"},
       {"0 1 1 x\n", "line 1, column 4 (token 0, slot 1)"},
       {"0 99999999999 1 1\n", "line 1, column 2 (token 0, slot 1)"},
+      {"0 1 1 3e38\n", "line 1, column 4 (token 0, slot 1)"},
+      {"0 1 -1000001 1\n", "line 1, column 3 (token 0, slot 0)"},
+      {"0 1 inf 1\n", "line 1, column 3 (token 0, slot 0)"},
       {"0 1 1 1\n", "--routing"}};
   for (const auto& [text, field] : bad) {
     std::istringstream in(text);
     const auto read = read_routing(in, {4, 2, 2, 0, 1});
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_EQ(read.error().field, field);
+  }
+}
+
+/// A file without an end: the same text again and again.
+class Endless : public std::streambuf {
+ public:
+  explicit Endless(std::string text) : text_(std::move(text)) { rewind(); }
+
+ protected:
+  int_type underflow() override {
+    rewind();
+    return traits_type::to_int_type(text_[0]);
+  }
+
+ private:
+  void rewind() { setg(text_.data(), text_.data(), text_.data() + text_.size()); }
+  std::string text_;
+};
+
+TEST(Routing, FilesWithoutAnEndAreRefused) {
+  const std::tuple<const char*, std::int64_t, const char*> cases[] = {
+      {"0", 0, "line 1"},              // a line without an end
+      {"0 1 1 1\n", 3, "--routing"}};  // more tokens than asked for
+  for (const auto& [text, tokens, field] : cases) {
+    Endless endless(text);
+    std::istream in(&endless);
+    const auto read = read_routing(in, {4, 2, 2, tokens, 1});
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_EQ(read.error().field, field);
   }

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace xstage::test {
 
@@ -23,7 +24,10 @@ std::string Outcome::last_error_line() const {
   return err.substr(start, end - start + 1);
 }
 
-Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limit) {
+namespace {
+
+Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limit, int signal,
+            std::chrono::milliseconds delay) {
   // Files rather than pipes: nothing can fill up while nobody reads.
   const TemporaryDirectory scratch;
   const std::string out = (scratch.path() / "out").string();
@@ -38,6 +42,8 @@ Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limi
   if (child < 0) throw std::runtime_error("fork failed");
   if (child == 0) {
     ::setpgid(0, 0);
+    // A shell starts what it runs in the background with SIGINT ignored.
+    (void)std::signal(SIGINT, SIG_DFL);
     ::dup2(::open("/dev/null", O_RDONLY), 0);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0600), 1);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), 2);
@@ -48,6 +54,8 @@ Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limi
   int status = 0;
   pid_t ended = 0;
   while ((ended = ::waitpid(child, &status, WNOHANG)) == 0) {
+    if (signal != 0 && std::chrono::steady_clock::now() - start > delay)
+      ::kill(child, std::exchange(signal, 0));
     if (std::chrono::steady_clock::now() - start > limit) {
       outcome.timed_out = true;
       ::kill(-child, SIGKILL);
@@ -62,6 +70,17 @@ Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limi
   outcome.out = read_file(out);
   outcome.err = read_file(err);
   return outcome;
+}
+
+}  // namespace
+
+Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limit) {
+  return run(arguments, limit, 0, {});
+}
+
+Outcome run_and_signal(const std::vector<std::string>& arguments, int signal,
+                       std::chrono::milliseconds delay) {
+  return run(arguments, std::chrono::seconds(60), signal, delay);
 }
 
 std::string read_file(const fs::path& path) {
