@@ -27,6 +27,9 @@ class Console {
   int fail(const Error& error, nlohmann::json partial) const;
 };
 
+/// The text, or its two ends with a mark between, when it is longer than `most` bytes.
+std::string shortened(std::string_view text, std::size_t most);
+
 /// {"kind": …, "exit_code": …, "message": …, "field": …, "value": …, "allowed": …}
 nlohmann::json to_json(const Error& error);
 

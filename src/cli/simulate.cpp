@@ -8,6 +8,8 @@
 #include <memory>
 
 #include "cli/inputs.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/simulation_document.hpp"
 #include "xstage/atomic_file.hpp"
@@ -49,8 +51,16 @@ sim::BurstLoop loop_of(const BurstLoopVerb& verb, const sim::StoreModel& store,
   loop.residual_us = store.residual_us;
   loop.issue_us = store.issue_us(loop.bytes);
   loop.window_us = verb.window_us > 0 ? verb.window_us : std::max(500.0, 50 * prediction.period_us);
-  const double bursts = verb.workload.producers * loop.window_us /
-                        std::max(1e-3, std::min(prediction.period_us, loop.gap_us + loop.issue_us));
+  // Bursts that begin in the last three quarters count, and a period needs some of them.
+  constexpr double kLeastPeriods = 8;
+  if (loop.window_us < kLeastPeriods * prediction.period_us)
+    throw Failure(bad_input("the window holds too few bursts", "--window-us",
+                            fmt::format("{}", loop.window_us),
+                            fmt::format("at least {:.4g}, {:.0f} periods of {:.4g} us",
+                                        std::ceil(kLeastPeriods * prediction.period_us),
+                                        kLeastPeriods, prediction.period_us)));
+  const double bursts =
+      verb.workload.producers * loop.window_us / std::max(1e-3, prediction.period_us);
   if (bursts > kMaxBursts)
     throw Failure(bad_input(fmt::format("the window holds {:.0f} bursts", bursts), "--window-us",
                             fmt::format("{}", loop.window_us),
@@ -72,6 +82,11 @@ int run_burst_loop_verb(const Console& console, BurstLoopVerb& verb) {
   w.mechanism = options.mechanism;
   w.threads = options.threads;
   const model::Profile profile = profile_of(verb.common.profile);
+  // A profile that does not know how many GPUs its node has takes any that a profile can name.
+  const int gpus = profile.node.gpus > 0 ? profile.node.gpus : 1024;
+  if (w.gpu < 0 || w.gpu >= gpus)
+    return console.fail(bad_input("the node has no such GPU", "--gpu", std::to_string(w.gpu),
+                                  fmt::format("0 to {}", gpus - 1)));
   const auto prediction = model::predict(profile, w);
   if (!prediction) return console.fail(prediction.error());
   options.producers = w.producers;
@@ -119,6 +134,7 @@ int run_burst_loop_verb(const Console& console, BurstLoopVerb& verb) {
     per_sm["issue_us"].push_back(p.issue_mean);
   }
   document["burst_loop"]["per_sm"] = std::move(per_sm);
+  begin_answer();
   if (!verb.common.out.empty()) {
     const auto written = write_file(verb.common.out, document.dump() + "\n");
     if (!written) return console.fail(written.error(), std::move(document));
@@ -171,6 +187,7 @@ void add_simulate(CLI::App& app, Session& session) {
       ->capture_default_str()
       ->group(group);
   verb->add_option("--seed", options->seed, "seed of the drift")
+      ->check(refuse_negative_seed)
       ->capture_default_str()
       ->group(group);
   verb->add_flag("--both-ways", w.both_ways, "the peer stores at the same time")->group(group);

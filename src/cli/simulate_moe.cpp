@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/inputs.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/moe_simulation.hpp"
 #include "cli/provenance.hpp"
@@ -209,6 +210,7 @@ int run_moe(const Console& console, const MoeVerb& verb) {
   if (!verb.common.trace.empty())
     write_trace(verb.common.trace, runs[chosen].result.timeline,
                 fmt::format("{}, {}", layer.shape.name, label(runs[chosen].schedule)));
+  begin_answer();
   if (!verb.common.out.empty()) {
     const auto written = write_file(verb.common.out, document.dump() + "\n");
     if (!written) return console.fail(written.error(), std::move(document));

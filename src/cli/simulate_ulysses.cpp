@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/inputs.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/simulate.hpp"
@@ -121,6 +122,7 @@ int run_ulysses(const Console& console, const UlyssesVerb& verb) {
                   fmt::format("{}, {}", layer.name, order_name(order)));
     traced = true;
   }
+  begin_answer();
   if (!verb.common.out.empty()) {
     const auto written = write_file(verb.common.out, document.dump() + "\n");
     if (!written) return console.fail(written.error(), std::move(document));

@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "cli/interrupt.hpp"
+#include "cli/outputs.hpp"
 #include "xstage/atomic_file.hpp"
 
 namespace xstage::cli {
@@ -21,7 +23,9 @@ double rounded(double us) { return std::round(us * 1000) / 1000; }
 }  // namespace
 
 void add_simulate_options(CLI::App& app, SimulateOptions& options, Console& console) {
-  app.add_option("--profile", options.profile, "profile of the node (JSON)");
+  // Checked by store_options, whose error shows an example; here only said.
+  app.add_option("--profile", options.profile, "profile of the node (JSON)")
+      ->option_text("TEXT REQUIRED");
   app.add_option("--mechanism", options.mechanism, "st_v4, tma_bulk, … as the profile holds them");
   app.add_option("--threads", options.threads, "threads of a block (as measured)");
   app.add_option("--out", options.out, "where to write the document (JSON)");
@@ -46,6 +50,11 @@ sim::StoreOptions store_options(const SimulateOptions& options, model::Mechanism
                               "st_v1, st_v2, st_v4, tma_bulk"));
     store.mechanism = *mechanism;
   }
+  if (options.threads < 0 || options.threads > 1024)
+    throw Failure(bad_input("a block has some threads", "--threads",
+                            std::to_string(options.threads), "0 (as measured) to 1024"));
+  probe_output(options.out);
+  probe_output(options.trace);
   if (options.trace_sms < 0 || options.trace_sms > 1024)
     throw Failure(bad_input("a timeline keeps some SMs", "--trace-sms",
                             std::to_string(options.trace_sms), "0 to 1024"));
@@ -126,6 +135,7 @@ json timeline_json(const sim::Timeline& timeline, double capacity_bytes, std::si
 }
 
 void write_trace(const std::string& path, const sim::Timeline& timeline, const std::string& title) {
+  begin_answer();
   (void)write_file(path, sim::chrome_trace(timeline, title)).value();
 }
 

@@ -79,7 +79,8 @@ int dispatch(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return session.console.fail({ErrorKind::kBadInput, error.what(), {}, {}, what_fits(app)});
+    return session.console.fail(
+        {ErrorKind::kBadInput, shortened(error.what(), 200), {}, {}, what_fits(app)});
   } catch (const Failure& failure) {
     return session.console.fail(failure.error());
   } catch (const std::exception& error) {

@@ -77,6 +77,54 @@ TEST(SimulateVerb, TheSameSeedGivesTheSameAnswer) {
   EXPECT_NE(run("7"), run("8"));
 }
 
+TEST(SimulateVerb, WindowsThatHoldTooFewOrTooManyBursts) {
+  for (const char* const window : {"0.001", "0.1", "1", "5"}) {
+    const auto error = expect_failure(simulate({"--burst-loop", "--window-us", window}), 2);
+    EXPECT_EQ(error.value("field", ""), "--window-us");
+    EXPECT_NE(error.value("allowed", "").find("at least"), std::string::npos);
+  }
+  const auto error = expect_failure(simulate({"--burst-loop", "--window-us", "1e7"}), 2);
+  EXPECT_EQ(error.value("field", ""), "--window-us");
+  // The smallest window that is allowed gives a period.
+  const auto d = answer(simulate({"--burst-loop", "--window-us", "100"})).at("burst_loop");
+  EXPECT_NEAR(d.at("simulated").at("period_us").get<double>(),
+              d.at("predicted").at("period_us").get<double>(), 0.5);
+  // 1.1 million bursts of 132 SMs are allowed: the gap of 0 does not count as a period.
+  EXPECT_EQ(xstage(simulate({"--burst-loop", "--window-us", "100000"})).exit_code, 0);
+}
+
+TEST(SimulateVerb, SenselessOptionsAreRefusedBeforeTheWork) {
+  const std::pair<std::vector<std::string>, const char*> table[] = {
+      {{"--burst-loop", "--threads", "-1"}, "--threads"},
+      {{"--burst-loop", "--gpu", "-1"}, "--gpu"},
+      {{"--burst-loop", "--gpu", "2147483647"}, "--gpu"},
+      {{"--burst-loop", "--seed", "-1"}, "--seed"},
+      {{"moe", "--shape", "lingbot-video", "--seed", "-1"}, "--seed"},
+      {{"moe", "--shape", "lingbot-video", "--out", "/no/folder/x"}, "file"},
+      {{"moe", "--shape", "lingbot-video", "--trace", "/no/folder/x"}, "file"}};
+  for (const auto& [arguments, field] : table)
+    EXPECT_EQ(expect_failure(simulate(arguments), 2).value("field", ""), field);
+}
+
+TEST(SimulateVerb, TheHelpSaysThatAProfileIsNeeded) {
+  for (const char* const layer : {"moe", "ulysses"}) {
+    std::istringstream help(xstage({"simulate", layer, "--help"}).out);
+    std::string line;
+    while (std::getline(help, line) && line.find("--profile") == std::string::npos) {
+    }
+    EXPECT_NE(line.find("REQUIRED"), std::string::npos) << line;
+  }
+}
+
+TEST(SimulateVerb, AnErrorIsOneLineOfReadableLength) {
+  const auto broken = expect_failure(simulate({"moe", "--shape", "two\nlines\x1b[31m"}), 2);
+  EXPECT_NE(broken.value("message", "").find("two\\nlines\\x1b"), std::string::npos);
+  for (const auto& arguments : {simulate({"moe", "--shape", std::string(100000, 'x')}),
+                                simulate({"moe", "--lead", std::string(100000, 'y')}),
+                                {std::string(100000, 'z')}})
+    EXPECT_LT(expect_failure(arguments, 2).value("message", "").size(), 3000U);
+}
+
 TEST(SimulateVerb, ADeadlockIsNamedAndExitsWithOne) {
   const auto error =
       expect_failure(simulate({"moe", "--shape", "lingbot-video", "--tokens", "2048", "--schedule",
