@@ -24,7 +24,8 @@ struct Outcome {
 Outcome run(const std::vector<std::string>& arguments,
             std::chrono::seconds limit = std::chrono::seconds(60));
 
-/// The same, but sends `signal` after `delay`. The program starts with the signals a terminal gives.
+/// The same, but sends `signal` after `delay`. The program starts with the signals a terminal
+/// gives.
 Outcome run_and_signal(const std::vector<std::string>& arguments, int signal,
                        std::chrono::milliseconds delay);
 
