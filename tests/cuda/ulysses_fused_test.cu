@@ -252,7 +252,7 @@ TEST_F(FusedAttention, TextOnAllRanksBeforeAndAfter) {
 }
 
 TEST_F(FusedAttention, LargeLayerOverAllGpus) {
-  if (devices_ < 2) GTEST_SKIP() << "needs two GPUs";
+  if (devices_ < 2) GTEST_SKIP() << "needs a GPU: two of them";
   const auto ranks_group = group(devices_, 512);
   int epoch = 0;
   for (const auto order :

@@ -31,7 +31,7 @@ class UlyssesLayer : public ::testing::Test {
   void SetUp() override {
     const auto api = cuda::system_driver();
     if (const auto why = cuda::why_not_calibrate(cuda::look_around(*api), {0, 1}))
-      GTEST_SKIP() << why->message();
+      GTEST_SKIP() << "needs a GPU: " << why->message();
   }
 
   static void expect_right(const UlyssesConfig& config,
