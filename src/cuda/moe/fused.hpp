@@ -37,9 +37,10 @@ struct FusedParams {
   std::int32_t rank;
 };
 
-/// Boxes of the pool, the weights, and the intermediate as Linear-2 reads and Linear-1 writes it.
+/// Boxes of kBlockM tokens, or of kGroupRows where a tile has no more (and as Linear-1 writes); of
+/// kHalfN weight rows.
 struct FusedMaps {
-  CUtensorMap pool, w1, intermediate_load, intermediate_store, w2;
+  CUtensorMap pool, pool_half, w1, intermediate, intermediate_half, w2;
 };
 
 }  // namespace xstage::moe

@@ -4,7 +4,7 @@
 //   all warps     fetch the tokens of this rank's experts               dispatch.cuh
 //   warp 8        loader: walks the schedule, waits, fetches steps      loader.cuh
 //   warps 0 … 7   two math warpgroups: products, SwiGLU, staging        product.cuh, swiglu.cuh
-//   warp 9        store: staging to the workspace, or to token owners   staging.cuh
+//   warps 9, 10   store: staging to the workspace, or to token owners   staging.cuh
 //   all warps     slot sums of own tokens                               combine.cuh
 //
 // Only the prologue, the loader and the last step wait for other blocks or ranks; such a wait ends
@@ -102,15 +102,17 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
               first ? TaskKind::kLinear1 : TaskKind::kLinear2});
     TileSource source;
     source.row_a = static_cast<std::int32_t>(tile.row) * kBlockM;
+    source.tokens = tile.tokens;
+    const bool half = tile.tokens <= kGroupRows;
     if (first) {
-      source.a = &maps.pool;
+      source.a = half ? &maps.pool_half : &maps.pool;
       source.b = &maps.w1;
       source.row_b[0] = tile.expert * 2 * intermediate + tile.column * kHalfN;
       source.row_b[1] = source.row_b[0] + intermediate;
       source.a_scales = p.layout.pool_scales_of(p.workspace, tile.row, 0);
       source.steps = hidden / kBlockK;
     } else {
-      source.a = &maps.intermediate_load;
+      source.a = half ? &maps.intermediate_half : &maps.intermediate;
       source.b = &maps.w2;
       source.row_b[0] = tile.expert * hidden + tile.column * kBlockN;
       source.row_b[1] = source.row_b[0] + kHalfN;
@@ -165,8 +167,7 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
       const float2 scales = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
                                          p.layout.config.activation.clamp);
       if (threadIdx.x % 4 == 0) {
-        float* const to =
-            p.layout.intermediate_scales_of(p.workspace, task.row, task.column) + place % kBlockM;
+        float* const to = &s.tiles.staged_scales[group][first_row()];
         to[0] = scales.x;
         to[8] = scales.y;
       }
@@ -177,21 +178,32 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
   }
 }
 
-/// Linear-1: codes to the workspace. Whole warp.
-__device__ void store_intermediate(BlockShared& s, StoreState& state, const FusedMaps& maps,
-                                   const TileTask& task, Signals& signals) {
-  const int groups = task.tokens > kGroupRows ? 2 : 1;
-  for (int group = 0; group < groups; ++group) wait_staged(s.tiles, state, group);
+/// Linear-1: codes and scales to the workspace. Whole warp; the first store warp counts the tile
+/// once the second one has stored its half.
+__device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreState& state,
+                                   const FusedMaps& maps, const TileTask& task, int slot,
+                                   Signals& signals) {
+  TileShared& t = s.tiles;
+  wait_staged(t, state);
   if (threadIdx.x % 32 != 0) return;
-  for (int group = 0; group < groups; ++group)
-    ptx::tensor_store(
-        &maps.intermediate_store, s.tiles.staging[group],
-        {task.column * kHalfN, static_cast<std::int32_t>(task.row) * kBlockM + group * kGroupRows,
-         0, 0, 0});
+  const int first = state.group * kGroupRows;
+  ptx::tensor_store(
+      &maps.intermediate_half, t.staging[state.group],
+      {task.column * kHalfN, static_cast<std::int32_t>(task.row) * kBlockM + first, 0, 0, 0});
+  ptx::bulk_store(p.layout.intermediate_scales_of(p.workspace, task.row, task.column) + first,
+                  t.staged_scales[state.group], sizeof(t.staged_scales[0]));
   ptx::bulk_commit();
   ptx::bulk_wait_source();
-  for (int group = 0; group < groups; ++group) ptx::mbarrier_arrive(&s.tiles.staging_free[group]);
+  ptx::mbarrier_arrive(&t.staging_free[state.group]);
   ptx::bulk_wait_done();
+  if (state.group != 0) {
+    ptx::mbarrier_arrive(&t.other_stored[slot]);
+    return;
+  }
+  if (task.tokens > kGroupRows) {
+    wait(&t.other_stored[slot], state.other_parity >> slot & 1);
+    state.other_parity ^= 1u << slot;
+  }
   signals.linear1_done(task.row);
 }
 
@@ -199,11 +211,11 @@ __device__ void store_intermediate(BlockShared& s, StoreState& state, const Fuse
 __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
                               const TileTask& task, Signals& signals) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  std::uint32_t sources = 0;  // of this lane's four rows, a byte each; 255: no row
+  std::uint32_t sources = 0;  // of this lane's two rows, a byte each; rank + 1, or 0 for no row
   store_rows(s.tiles, state, task.tokens, [&](int row) {
     const uint4 raw = __ldcg(
         reinterpret_cast<const uint4*>(p.layout.origin(p.workspace, task.row * kBlockM + row)));
-    sources |= (raw.x + 1) << (row / 32 * 8);
+    sources |= (raw.x + 1) << (row % kGroupRows / 32 * 8);
     return reinterpret_cast<char*>(p.layout.combine_row(p.symmetric[raw.x], raw.y) +
                                    std::int64_t{task.column} * kBlockN);
   });
@@ -212,23 +224,25 @@ __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& 
   for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
     int pieces = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 2; ++i)
       pieces += __popc(
           __ballot_sync(~0u, (sources >> (8 * i) & 0xff) == static_cast<std::uint32_t>(rank + 1)));
     if (lane == 0 && pieces > 0) signals.combined(rank, pieces);
   }
 }
 
-__device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShared& s) {
+__device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShared& s, int group) {
   cuda::DevicePolicy policy;
   Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
   Ring<kTasks> tasks;
-  StoreState state;
+  StoreState state{group};
   for (;;) {
+    const int slot = tasks.index;
     const TileTask task = take_task(s.tiles, tasks);
     if (task.kind == TaskKind::kEnd) return;
+    if (task.tokens <= group * kGroupRows) continue;
     if (task.kind == TaskKind::kLinear1)
-      store_intermediate(s, state, maps, task, signals);
+      store_intermediate(p, s, state, maps, task, slot, signals);
     else
       store_combine(p, s, state, task, signals);
     __syncwarp();
@@ -256,7 +270,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     ptx::set_registers_down<kFrontRegisters>();
     if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(p, maps, s, tables);
-    if (warp == kMathWarps + 1) run_store(p, maps, s);
+    const int store = warp - kMathWarps - 1;
+    if (store >= 0 && store < kMathGroups) run_store(p, maps, s, store);
     __syncwarp();
     ptx::set_registers_up<kLaunchRegisters>();
   }

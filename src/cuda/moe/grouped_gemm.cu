@@ -16,8 +16,8 @@ struct GemmSizes {
   std::int64_t tiles;
 };
 
-__device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMap& b,
-                           const GroupedGemm& gemm, const GemmSizes& sizes) {
+__device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMap& a_half,
+                           const CUtensorMap& b, const GroupedGemm& gemm, const GemmSizes& sizes) {
   Ring<kTasks> tasks;
   Ring<kStages> stages;
   for (std::int64_t tile = blockIdx.x; tile < sizes.tiles; tile += gridDim.x) {
@@ -31,12 +31,13 @@ __device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMa
     const auto row_b =
         static_cast<std::int32_t>(task.expert * gemm.n + std::int64_t{task.column} * kBlockN);
     load_tile(s, stages,
-              {&a,
+              {task.tokens > kGroupRows ? &a : &a_half,
                &b,
                static_cast<std::int32_t>(task.row * kBlockM),
                {row_b, row_b + kHalfN},
                gemm.a_scales + task.row * sizes.steps * kBlockM,
-               sizes.steps});
+               sizes.steps,
+               task.tokens});
   }
   put_task(s, tasks, {});
 }
@@ -65,12 +66,13 @@ __device__ void run_math(TileShared& s, const GroupedGemm& gemm, const GemmSizes
   }
 }
 
-__device__ void run_store(TileShared& s, const GroupedGemm& gemm) {
+__device__ void run_store(TileShared& s, const GroupedGemm& gemm, int group) {
   Ring<kTasks> tasks;
-  StoreState state;
+  StoreState state{group};
   for (;;) {
     const TileTask task = take_task(s, tasks);
     if (task.kind == TaskKind::kEnd) break;
+    if (task.tokens <= group * kGroupRows) continue;
     store_rows(s, state, task.tokens, [&](int row) {
       return reinterpret_cast<char*>(gemm.out + (task.row * kBlockM + row) * gemm.n +
                                      std::int64_t{task.column} * kBlockN);
@@ -80,8 +82,8 @@ __device__ void run_store(TileShared& s, const GroupedGemm& gemm) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    grouped_gemm(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                 const __grid_constant__ GroupedGemm gemm,
+    grouped_gemm(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap a_half,
+                 const __grid_constant__ CUtensorMap b, const __grid_constant__ GroupedGemm gemm,
                  const __grid_constant__ GemmSizes sizes) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
   TileShared& s = *reinterpret_cast<TileShared*>(raw);
@@ -93,8 +95,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     run_math(s, gemm, sizes);
   } else {
     ptx::set_registers_down<kFrontRegisters>();
-    if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(s, a, b, gemm, sizes);
-    if (warp == kMathWarps + 1) run_store(s, gemm);
+    if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(s, a, a_half, b, gemm, sizes);
+    const int store = warp - kMathWarps - 1;
+    if (store >= 0 && store < kMathGroups) run_store(s, gemm, store);
   }
 }
 
@@ -108,6 +111,8 @@ Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream) {
   if (gemm.rows == 0) return true;
   const auto a = byte_map(gemm.a, gemm.rows * kBlockM, gemm.k, kBlockM, "a");
   if (!a) return a.error();
+  const auto a_half = byte_map(gemm.a, gemm.rows * kBlockM, gemm.k, kGroupRows, "a");
+  if (!a_half) return a_half.error();
   const auto b = byte_map(gemm.b, gemm.experts * gemm.n, gemm.k, kHalfN, "b");
   if (!b) return b.error();
   const GemmSizes sizes{static_cast<std::int32_t>(gemm.n / kBlockN),
@@ -116,7 +121,7 @@ Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream) {
   XSTAGE_CUDA_TRY(cudaFuncSetAttribute(grouped_gemm, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        sizeof(TileShared)));
   grouped_gemm<<<static_cast<unsigned>(blocks), kThreads, sizeof(TileShared), stream>>>(
-      *a, *b, gemm, sizes);
+      *a, *a_half, *b, gemm, sizes);
   XSTAGE_CUDA_TRY(cudaGetLastError());
   return true;
 }

@@ -158,10 +158,12 @@ Result<bool> Layer::allocate(const std::vector<RankWeights>& weights) {
       const char* name;
     } const wanted[] = {
         {&rank.maps.pool, layout_.pool_token(rank.workspace, 0), tokens, c.hidden, kBlockM, "pool"},
+        {&rank.maps.pool_half, layout_.pool_token(rank.workspace, 0), tokens, c.hidden, kGroupRows,
+         "pool"},
         {&rank.maps.w1, weights[i].w1, local * 2 * c.intermediate, c.hidden, kHalfN, "w1"},
-        {&rank.maps.intermediate_load, layout_.intermediate_token(rank.workspace, 0), tokens,
+        {&rank.maps.intermediate, layout_.intermediate_token(rank.workspace, 0), tokens,
          c.intermediate, kBlockM, "intermediate"},
-        {&rank.maps.intermediate_store, layout_.intermediate_token(rank.workspace, 0), tokens,
+        {&rank.maps.intermediate_half, layout_.intermediate_token(rank.workspace, 0), tokens,
          c.intermediate, kGroupRows, "intermediate"},
         {&rank.maps.w2, weights[i].w2, local * c.hidden, c.intermediate, kHalfN, "w2"}};
     for (const auto& w : wanted) {

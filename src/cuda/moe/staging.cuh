@@ -1,5 +1,6 @@
-// From a warpgroup's registers through staging to global memory: math warps fill, the store warp
-// empties.
+// From a warpgroup's registers through staging to global memory: math warps fill, a store warp for
+// each warpgroup empties. Two, because a warp takes some 70 cycles for a bulk copy: a tile's 128
+// rows would be 9000, more than a short tile's products.
 //
 // Stores are bulk copies of whole row pieces. A 16-byte store a thread would stay in the SM until
 // the link has taken it and hold up the shared-memory loads of the next tile; a bulk copy does not.
@@ -17,9 +18,10 @@ __device__ __forceinline__ void wait_staging_free(TileShared& s, int group, std:
   wait(&s.staging_free[group], parity ^ 1);
 }
 
-/// Hands staging, and what the threads wrote to global memory before, to the store warp.
+/// Hands staging to the store warp. Only shared memory: a fence that covers global memory as well
+/// waits for everything that the SM has under way, 6000 cycles a tile.
 __device__ __forceinline__ void hand_staged(TileShared& s, int group) {
-  ptx::fence_proxy_async();
+  ptx::fence_proxy_async_shared();
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.staged[group]);
 }
@@ -41,40 +43,38 @@ __device__ __forceinline__ void stage_bf16(std::uint8_t* staging, const Sums& su
     }
 }
 
-/// The store warp's side: parities of the two groups' staging.
+/// A store warp's side: the warpgroup whose staging it empties, and how often it did.
 struct StoreState {
-  std::uint32_t parity[kMathGroups] = {0, 0};
+  int group;
+  std::uint32_t parity = 0;
+  std::uint32_t other_parity = 0;  ///< of TileShared::other_stored, a bit each; the first warp's
 };
 
-__device__ __forceinline__ void wait_staged(TileShared& s, StoreState& state, int group) {
-  wait(&s.staged[group], state.parity[group]);
-  state.parity[group] ^= 1;
+__device__ __forceinline__ void wait_staged(TileShared& s, StoreState& state) {
+  wait(&s.staged[state.group], state.parity);
+  state.parity ^= 1;
 }
 
-/// Rows of a tile, as staged by stage_bf16, to where `destination(row)` says (512 bytes each, a
-/// null pointer leaves the row out). Returns when staging may be used again; whole warp.
+/// Rows of a warpgroup's half of a tile, as staged by stage_bf16, to where `destination(row)` says
+/// (512 bytes each; `row` of the tile). Returns when staging may be used again; whole warp.
 template <class Destination>
 __device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int tokens,
                                            Destination&& destination) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int groups = tokens > kGroupRows ? 2 : 1;
-#pragma unroll
-  for (int group = 0; group < kMathGroups; ++group) {
-    if (group >= groups) break;
-    char* to[2];
-    for (int i = 0; i < 2; ++i) {
-      const int row = group * kGroupRows + 32 * i + lane;
-      to[i] = row < tokens ? destination(row) : nullptr;
-    }
-    wait_staged(s, state, group);
-    for (int i = 0; i < 2; ++i)
-      if (to[i] != nullptr)
-        ptx::bulk_store(to[i], &s.staging[group][(32 * i + lane) * kStagedRowBytes], 2 * kBlockN);
-    ptx::bulk_commit();
+  char* to[2];
+  for (int i = 0; i < 2; ++i) {
+    const int row = state.group * kGroupRows + 32 * i + lane;
+    to[i] = row < tokens ? destination(row) : nullptr;
   }
+  wait_staged(s, state);
+  for (int i = 0; i < 2; ++i)
+    if (to[i] != nullptr)
+      ptx::bulk_store(to[i], &s.staging[state.group][(32 * i + lane) * kStagedRowBytes],
+                      2 * kBlockN);
+  ptx::bulk_commit();
   ptx::bulk_wait_source();
   __syncwarp();
-  if (lane < groups) ptx::mbarrier_arrive(&s.staging_free[lane]);
+  if (lane == 0) ptx::mbarrier_arrive(&s.staging_free[state.group]);
 }
 
 }  // namespace xstage::moe

@@ -57,14 +57,18 @@ struct alignas(128) TileShared {
   std::uint8_t a[kStages][kBlockM * kBlockK];
   std::uint8_t b[kStages][2][kHalfN * kBlockK];
   std::uint8_t staging[kMathGroups][kGroupRows * kStagedRowBytes];
+  float staged_scales[kMathGroups][kGroupRows];  ///< of Linear-1's results
   float a_scales[kStages][kBlockM];
   TileTask tasks[kTasks];
   std::uint64_t full[kStages];              ///< a step's boxes have arrived
   std::uint64_t empty[kStages];             ///< both warpgroups have used it
   std::uint64_t task_full[kTasks];          ///< a task is there
-  std::uint64_t task_empty[kTasks];         ///< both warpgroups and the store warp have read it
+  std::uint64_t task_empty[kTasks];         ///< the warpgroups and the store warps have read it
   std::uint64_t staged[kMathGroups];        ///< a warpgroup's result is in staging
-  std::uint64_t staging_free[kMathGroups];  ///< the store warp has read it
+  std::uint64_t staging_free[kMathGroups];  ///< its store warp has read it
+  /// The second warpgroup's half of a Linear-1 tile is in memory. By task: its store warp can be a
+  /// tile ahead of the first one.
+  std::uint64_t other_stored[kTasks];
 };
 static_assert(sizeof(TileShared::a[0]) % 1024 == 0 && sizeof(TileShared::b[0][0]) % 1024 == 0 &&
                   sizeof(TileShared::staging[0]) % 1024 == 0,
@@ -81,7 +85,8 @@ __device__ inline void init_barriers(TileShared& s) {
   }
   for (int i = 0; i < kTasks; ++i) {
     ptx::mbarrier_init(&s.task_full[i], 1);
-    ptx::mbarrier_init(&s.task_empty[i], kMathWarps + 1);
+    ptx::mbarrier_init(&s.task_empty[i], kMathWarps + kMathGroups);
+    ptx::mbarrier_init(&s.other_stored[i], 1);
   }
   for (int i = 0; i < kMathGroups; ++i) {
     ptx::mbarrier_init(&s.staged[i], 4);
