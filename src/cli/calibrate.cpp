@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "cli/inputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
 #include "cli/verbs.hpp"
@@ -207,7 +208,7 @@ Result<std::unique_ptr<probe::Prober>> open_prober(const Options& options,
                                                    std::vector<model::Topology>& topology) {
   if (options.backend == "sim") {
     Result<model::Profile> profile = options.profile.empty()
-                                         ? model::profile_from_json(json::parse(embedded_profile()))
+                                         ? Result<model::Profile>(shipped_profile())
                                          : model::load_profile(options.profile);
     if (!profile) return profile.error();
     topology = profile->topology;

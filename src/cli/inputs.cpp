@@ -1,5 +1,9 @@
 #include "cli/inputs.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include "cli/sim_prober.hpp"
+
 namespace xstage::cli {
 
 model::SampleSet read_all(const std::vector<std::string>& files) {
@@ -11,6 +15,10 @@ model::SampleSet read_all(const std::vector<std::string>& files) {
 
 model::Profile profile_of(const std::string& file) {
   return model::load_profile(std::filesystem::path(file)).value();
+}
+
+model::Profile shipped_profile() {
+  return model::profile_from_json(nlohmann::json::parse(embedded_profile())).value();
 }
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::string& out) {

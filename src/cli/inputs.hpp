@@ -16,6 +16,9 @@ model::SampleSet read_all(const std::vector<std::string>& files);
 /// Loads a profile; throws Failure.
 model::Profile profile_of(const std::string& file);
 
+/// The profile of two H200 that travels inside the executable.
+model::Profile shipped_profile();
+
 /// Refuses an output that is one of the inputs: what was measured would be gone.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::string& out);
 

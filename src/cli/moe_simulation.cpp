@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cli/simulation_document.hpp"
+
 namespace xstage::cli {
 
 Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,
@@ -43,6 +45,26 @@ Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& l
     case shapes::WeightFormat::kW4A8: spec.weight_bytes = 0.5; break;
   }
   return sim::set_up_moe(profile, spec, traffic, options);
+}
+
+Result<ChosenMoeSchedule> choose_schedule(const model::Profile& profile, const MoeLayer& layer,
+                                          sim::Dispatch dispatch) {
+  sim::MoeOptions options;
+  options.store.mechanism = default_mechanism(profile);
+  options.dispatch = dispatch;
+  const auto setup = moe_setup(profile, layer, options);
+  if (!setup) return setup.error();
+  const auto choice = sim::choose_moe_schedule(*setup, layer.seed);
+  if (!choice) return choice.error();
+  ChosenMoeSchedule out;
+  out.schedule = choice->candidates[choice->best].schedule;
+  out.choice = candidate_json(choice->candidates[choice->best]);
+  out.choice["reason"] = choice->reason;
+  out.candidates = nlohmann::json::array();
+  for (const sim::MoeCandidate& candidate : choice->candidates)
+    out.candidates.push_back(candidate_json(candidate));
+  out.assumed = setup->assumed;
+  return out;
 }
 
 nlohmann::json candidate_json(const sim::MoeCandidate& c) {

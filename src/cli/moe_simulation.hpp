@@ -13,6 +13,20 @@ namespace xstage::cli {
 Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,
                                 const sim::MoeOptions& options);
 
+/// A schedule with the simulated times that it was chosen by.
+struct ChosenMoeSchedule {
+  schedule::MoeSchedule schedule;
+  nlohmann::json choice;      ///< as candidate_json(), with "reason"
+  nlohmann::json candidates;  ///< candidate_json() of all that were simulated
+  nlohmann::json assumed;
+};
+
+/// What `simulate moe` chooses for the layer. Every input is the same on all ranks: sizes, profile,
+/// seed, and the counts of the whole group (a group of processes gathers those first). So every
+/// rank that computes it gets the same schedule, and layout::agreed() would name one that did not.
+Result<ChosenMoeSchedule> choose_schedule(const model::Profile& profile, const MoeLayer& layer,
+                                          sim::Dispatch dispatch);
+
 /// {"schedule", "lead", "group", "time_us", "stall_us", "method": "simulation"}
 nlohmann::json candidate_json(const sim::MoeCandidate& candidate);
 

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <memory>
 
+#include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
+#include "cli/moe_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/run.hpp"
 #include "cpu/moe_errors.hpp"
@@ -16,6 +18,7 @@ struct RunMoeOptions {
   MoeLayerOptions layer;
   RunOptions run;
   std::string schedule = "all";
+  std::string profile;  // of the node that `auto` chooses for; empty: the shipped one
   std::vector<std::int64_t> leads;
   std::int64_t group = 0;
   std::string dispatch = "per-rank";
@@ -37,11 +40,36 @@ constexpr Step kSteps[] = {{"begin", cpu::MoeStep::kBegin},
                            {"tiles", cpu::MoeStep::kTiles},
                            {"combine", cpu::MoeStep::kCombine}};
 
+/// The schedules to run. `choice` gets what an automatic choice rests on.
 Result<std::vector<schedule::MoeSchedule>> schedules_of(const RunMoeOptions& options,
-                                                        const MoeLayer& layer) {
-  if (options.schedule != "wave" && options.schedule != "interleaved" && options.schedule != "all")
-    return bad_input("no such schedule", "--schedule", options.schedule, "wave, interleaved, all");
+                                                        const MoeLayer& layer,
+                                                        nlohmann::json& choice) {
+  if (options.schedule != "wave" && options.schedule != "interleaved" &&
+      options.schedule != "auto" && options.schedule != "all")
+    return bad_input("no such schedule", "--schedule", options.schedule,
+                     "wave, interleaved, auto, all");
+  if (options.schedule == "auto" && (!options.leads.empty() || options.group != 0))
+    return bad_input("the automatic choice sets lead and group",
+                     options.leads.empty() ? "--group" : "--lead", "given",
+                     "--schedule wave, interleaved or all beside it");
+  if (options.schedule != "auto" && !options.profile.empty())
+    return bad_input("a profile is for the automatic choice", "--profile", options.profile,
+                     "--schedule auto beside it");
   std::vector<schedule::MoeSchedule> out;
+  if (options.schedule == "auto") {
+    const model::Profile profile =
+        options.profile.empty() ? shipped_profile() : profile_of(options.profile);
+    auto chosen = choose_schedule(
+        profile, layer,
+        options.dispatch == "per-slot" ? sim::Dispatch::kOncePerPair : sim::Dispatch::kOncePerRank);
+    if (!chosen) return chosen.error();
+    out.push_back(chosen->schedule);
+    choice = {{"profile", reference(profile)},
+              {"choice", std::move(chosen->choice)},
+              {"candidates", std::move(chosen->candidates)},
+              {"assumed", std::move(chosen->assumed)}};
+    return out;
+  }
   const auto local = static_cast<std::int32_t>(layer.experts_local());
   if (options.group < 0 || options.group > local)
     return bad_input("the group of the wave schedule is out of range", "--group",
@@ -123,9 +151,11 @@ nlohmann::json errors_json(const cpu::MoeErrors& e, std::int64_t step) {
           {"finite", e.finite}};
 }
 
-std::vector<std::filesystem::path> inputs_of(const MoeLayer& layer) {
-  if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile) return {};
-  return {layer.routing.path};
+std::vector<std::filesystem::path> inputs_of(const MoeLayer& layer, const std::string& profile) {
+  std::vector<std::filesystem::path> out;
+  if (layer.routing.kind == shapes::RoutingSpec::Kind::kFile) out.emplace_back(layer.routing.path);
+  if (!profile.empty()) out.emplace_back(profile);
+  return out;
 }
 
 class MoeRun {
@@ -135,10 +165,12 @@ class MoeRun {
 
   int operator()() {
     const MoeLayer layer = resolve(options_.layer).value();
-    document_ = {
-        {"format", "xstage.run/1"},        {"provenance", provenance("run moe", inputs_of(layer))},
-        {"backend", options_.run.backend}, {"ranks", layer.ranks},
-        {"workers", options_.run.workers}, {"schedules", nlohmann::json::array()}};
+    document_ = {{"format", "xstage.run/1"},
+                 {"provenance", provenance("run moe", inputs_of(layer, options_.profile))},
+                 {"backend", options_.run.backend},
+                 {"ranks", layer.ranks},
+                 {"workers", options_.run.workers},
+                 {"schedules", nlohmann::json::array()}};
     document_["layer"] = to_json(layer);
     document_["layer"]["kind"] = "moe";
     if (auto error = check(options_.run, layer.ranks)) return console_.fail(*error, document_);
@@ -146,7 +178,9 @@ class MoeRun {
       return console_.fail(*error, document_);
     // The sizes first: the schedules divide by tiles, and drawing a routing takes its time.
     const layout::MoeConfig asked = config_of(options_, layer, layer.tokens).value();
-    const auto schedules = schedules_of(options_, layer).value();
+    nlohmann::json choice;
+    const auto schedules = schedules_of(options_, layer, choice).value();
+    if (!choice.is_null()) announce(choice);
     check_memory(layer, asked, layer.tokens);
     if (auto error = check_work(console_, options_.run,
                                 work_of(layer, layer.tokens) * options_.run.runs *
@@ -190,6 +224,19 @@ class MoeRun {
                      fmt::format("{:.1f} GB needed", needed * 1e-9),
                      fmt::format("at most {:.1f} GB: fewer experts or tokens, or a smaller shape",
                                  0.9e-9 * static_cast<double>(available))});
+  }
+
+  /// Says what the automatic choice rests on, here and in the document.
+  void announce(const nlohmann::json& choice) {
+    for (const auto& c : choice["candidates"])
+      console_.text(fmt::format("simulated {}: {:.1f} us, of it {:.1f} us stalled",
+                                c["lead"].is_null()
+                                    ? "wave, groups of " + c["group"].dump() + " experts"
+                                    : "interleaved, lead " + c["lead"].dump(),
+                                c["time_us"].get<double>(), c["stall_us"].get<double>()));
+    console_.text(fmt::format("chosen for {}: {}", choice["profile"]["name"].get<std::string>(),
+                              choice["choice"]["reason"].get<std::string>()));
+    for (const auto& [key, value] : choice.items()) document_[key] = value;
   }
 
   /// Returns -1 to go on, else the exit code.
@@ -294,8 +341,11 @@ void add_run_moe(CLI::App& run, Session& session) {
   app->add_flag("--json", session.console.json, "One JSON document on stdout");
   add_moe_layer_options(*app, options->layer);
   add_run_options(*app, options->run);
-  app->add_option("--schedule", options->schedule, "wave, interleaved, or all")
+  app->add_option("--schedule", options->schedule,
+                  "wave, interleaved, auto (as plan and simulate choose), or all")
       ->capture_default_str();
+  app->add_option("--profile", options->profile,
+                  "Node that auto chooses for; default: the shipped profile of two H200");
   app->add_option("--lead", options->leads, "Leads of the interleaved schedule (default 1 4 16)");
   app->add_option("--group", options->group,
                   "Experts in a group of the wave schedule (0: planned)");

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
+#include "xstage/input_file.hpp"
 #include "xstage/sim/from_profile.hpp"
 #include "xstage/sim/spin_kernel.hpp"
 
@@ -12,9 +11,7 @@ namespace xstage::cli {
 using nlohmann::json;
 
 json validate_schedule_samples(const model::Profile& profile, const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in)
-    throw Failure(bad_input("the file cannot be read", "--schedule-samples", file, "a CSV file"));
+  std::ifstream in = open_input(file, "--schedule-samples").value();
   const auto samples = sim::read_schedule_samples(in).value();
   // The kernel stores 16 bytes a thread from 256 threads, a tile of 128 x 128 bf16, on both GPUs.
   sim::StoreOptions options;

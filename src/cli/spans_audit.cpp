@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+
+#include "xstage/input_file.hpp"
 
 namespace xstage::cli {
 namespace {
 
 using nlohmann::json;
+
+constexpr double kMostUs = 1e15;  // thirty years: sums of times stay finite
 
 Error wrong(const std::string& file, const std::string& key, const std::string& value,
             const std::string& allowed) {
@@ -22,8 +25,8 @@ Result<std::vector<double>> times(const json& block, const char* key, const std:
     return wrong(file, key, "absent", "an array of times in µs");
   std::vector<double> out;
   for (const json& value : block[key]) {
-    if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0)
-      return wrong(file, key, value.dump(), "times of 0 and more, in µs");
+    if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= kMostUs))
+      return wrong(file, key, value.dump(), "times from 0 to 1e15 us");
     out.push_back(value.get<double>());
   }
   return out;
@@ -46,21 +49,28 @@ json spread(std::vector<double> values) {
 }  // namespace
 
 Result<KernelSpans> read_spans(const std::filesystem::path& path) {
-  const std::string file = path.filename().string();
-  std::ifstream in(path);
-  if (!in)
-    return bad_input("cannot read the file", "--from-spans", path.string(), "a file of spans");
-  const json document = json::parse(in, nullptr, false);
-  if (document.is_discarded() || !document.is_object())
+  auto in = open_input(path, "--from-spans");
+  if (!in) return in.error();
+  return parse_spans(*in, path.filename().string());
+}
+
+Result<KernelSpans> parse_spans(std::istream& in, const std::string& file) {
+  const json document = parse_json(in).value_or(json());
+  if (!document.is_object())
     return wrong(file, "--from-spans", file, "JSON, as SpanCollector::json() writes it");
-  if (document.value("format", "") != "xstage.spans/1")
+  if (!document.contains("format") || document["format"] != "xstage.spans/1")
     return wrong(file, "format", document.contains("format") ? document["format"].dump() : "absent",
                  "xstage.spans/1");
   KernelSpans out;
-  for (const char* key : {"bytes", "threads", "gpu", "dropped"})
-    if (!document.contains(key) || !document[key].is_number_integer() || document[key] < 0)
+  const std::pair<const char*, std::int64_t> most[] = {{"bytes", std::int64_t{1} << 40},
+                                                       {"threads", 1024},
+                                                       {"gpu", 1023},
+                                                       {"dropped", std::int64_t{1} << 53}};
+  for (const auto& [key, limit] : most)
+    if (!document.contains(key) || !document[key].is_number_integer() || document[key] < 0 ||
+        document[key] > limit)
       return wrong(file, key, document.contains(key) ? document[key].dump() : "absent",
-                   "a whole number of 0 and more");
+                   fmt::format("a whole number from 0 to {}", limit));
   out.kernel = document.contains("kernel") && document["kernel"].is_string()
                    ? document["kernel"].get<std::string>()
                    : "";

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ struct KernelSpans {
   std::vector<Block> blocks;
 };
 
-/// Reads xstage.spans/1. Errors name the key and what is allowed.
+/// Reads xstage.spans/1. Errors name the key and what is allowed; `file` is a name for them.
 Result<KernelSpans> read_spans(const std::filesystem::path& path);
+Result<KernelSpans> parse_spans(std::istream& in, const std::string& file);
 
 /// What the spans say beside what the profile predicts for the same producers, bytes and gap.
 Result<nlohmann::json> audit_spans(const KernelSpans& spans, const model::Profile& profile);

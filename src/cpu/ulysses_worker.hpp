@@ -138,12 +138,13 @@ class UlyssesWorker {
         for (std::int64_t begin = s.begin; begin < s.end; begin += kRowsAtATime) {
           if (unit++ % config_.workers != worker_) continue;
           const std::int64_t end = std::min(s.end, begin + kRowsAtATime);
-          for (std::int64_t row = begin; row < end; ++row)
-            for (std::int64_t head = 0; head < wanted.count; ++head)
-              store(target(batch, row, head),
-                    data + tensor.index(batch, s.row + row - s.begin, wanted.begin + head),
-                    config_.head_dim);
-          exchange_.add(to, (end - begin) * wanted.count);
+          exchange_.deliver(to, (end - begin) * wanted.count, [&] {
+            for (std::int64_t row = begin; row < end; ++row)
+              for (std::int64_t head = 0; head < wanted.count; ++head)
+                store(target(batch, row, head),
+                      data + tensor.index(batch, s.row + row - s.begin, wanted.begin + head),
+                      config_.head_dim);
+          });
         }
     }
   }
@@ -303,11 +304,12 @@ class UlyssesWorker {
   void send(const Piece& piece, std::int32_t to, std::int64_t batch, std::int64_t head,
             std::int64_t tile_begin) {
     const std::int64_t rows = layout::rows_received(config_.segments, config_.segment_count, to);
-    for (std::int64_t row = piece.begin; row < piece.end; ++row)
-      store(layout_.output_row(launch_.symmetric[to], output_.slot(), rows, batch,
-                               piece.row + row - piece.begin, heads_.query.begin + head),
-            rounded_.data() + (row - tile_begin) * config_.head_dim, config_.head_dim);
-    output_.add(to, piece.end - piece.begin);
+    output_.deliver(to, piece.end - piece.begin, [&] {
+      for (std::int64_t row = piece.begin; row < piece.end; ++row)
+        store(layout_.output_row(launch_.symmetric[to], output_.slot(), rows, batch,
+                                 piece.row + row - piece.begin, heads_.query.begin + head),
+              rounded_.data() + (row - tile_begin) * config_.head_dim, config_.head_dim);
+    });
   }
 
   Memory& memory_;

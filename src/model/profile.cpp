@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "xstage/input_file.hpp"
 
 namespace xstage::model {
 namespace {
@@ -330,18 +331,15 @@ Result<Profile> profile_from_json(const json& document) {
 }
 
 Result<Profile> load_profile(const std::filesystem::path& path) {
+  auto in = open_input(path, "profile");
+  if (!in) return in.error();
   std::error_code code;
-  if (!std::filesystem::is_regular_file(path, code))
-    return bad_input("cannot read the profile", "profile", path.string(), "a readable file");
   if (std::filesystem::file_size(path, code) > kMaxFileBytes)
     return bad_input("this file is too large for a profile", "profile", path.string(),
                      fmt::format("up to {} bytes", kMaxFileBytes));
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return bad_input("cannot read the profile", "profile", path.string(), "a readable file");
-  const json document = json::parse(in, nullptr, false);
-  if (document.is_discarded())
-    return bad_input("this file is no JSON", "profile", path.string(), kProfileFormat);
-  return profile_from_json(document);
+  const auto document = parse_json(*in);
+  if (!document) return bad_input("this file is no JSON", "profile", path.string(), kProfileFormat);
+  return profile_from_json(*document);
 }
 
 Result<const MechanismProfile*> Profile::find(Mechanism mechanism, int threads,

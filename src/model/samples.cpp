@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <istream>
 #include <limits>
 #include <map>
@@ -13,6 +12,8 @@
 #include <numeric>
 #include <optional>
 #include <string_view>
+
+#include "xstage/input_file.hpp"
 
 namespace xstage::model {
 namespace {
@@ -309,13 +310,12 @@ void read_leave_one_out(Lines& lines, std::string line, const std::string& file,
 }
 
 void read_groups_json(std::istream& in, const std::string& file, SampleSet& set) {
-  const nlohmann::json document = nlohmann::json::parse(in, nullptr, false);
+  const nlohmann::json document = parse_json(in).value_or(nlohmann::json());
   const auto refuse = [&](const char* key) -> Failure {
     return Failure(bad_input(file + " is no file of SM groups", key, "missing or of another type",
                              R"({"gpus": [{"gpu": 0, "groups": [[0, 1, …], …]}]})"));
   };
-  if (document.is_discarded() || !document.is_object() || !document.contains("gpus") ||
-      !document["gpus"].is_array())
+  if (!document.is_object() || !document.contains("gpus") || !document["gpus"].is_array())
     throw refuse("gpus");
   for (const auto& entry : document["gpus"]) {
     if (!entry.is_object() || !entry.contains("groups") || !entry["groups"].is_array() ||
@@ -380,13 +380,9 @@ Result<SampleSet> read_samples(std::istream& in, const std::string& name) {
 
 Result<SampleSet> read_samples(const std::filesystem::path& path) {
   const std::string file = path.filename().string();
-  std::error_code code;
-  if (std::filesystem::is_directory(path, code))
-    return bad_input("a folder is no sample file", "samples", path.string(), "a readable file");
-  std::ifstream in(path, std::ios::binary);
-  if (!in)
-    return bad_input("cannot read the sample file", "samples", path.string(), "a readable file");
-  return read_samples(in, file);
+  auto in = open_input(path, "samples");
+  if (!in) return in.error();
+  return read_samples(*in, file);
 }
 
 Result<std::vector<std::vector<int>>> groups_from_leave_one_out(

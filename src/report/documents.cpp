@@ -9,6 +9,8 @@
 #include <optional>
 #include <system_error>
 
+#include "xstage/input_file.hpp"
+
 namespace xstage::report {
 namespace {
 
@@ -22,29 +24,6 @@ constexpr std::array<std::string_view, 10> kKinds{
 constexpr std::size_t kProblemsInMessage = 3;
 
 Error unusable(std::string why) { return {ErrorKind::kBadInput, std::move(why), {}, {}, {}}; }
-
-// The deepest nesting of brackets outside strings. Cheaper than parsing, and done before it.
-int depth(std::string_view text) {
-  int now = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++now);
-    } else if (c == '}' || c == ']') {
-      --now;
-    }
-  }
-  return deepest;
-}
 
 // "xstage.plan/1" -> {"plan", 1}
 std::optional<std::pair<std::string, int>> split_format(std::string_view format) {
@@ -74,8 +53,8 @@ bool is_timeline(std::string_view head) { return head.find("\"traceEvents\"") < 
 
 Result<Document> parse_document(std::string file, std::string_view text) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return unusable("empty file");
-  if (const int levels = depth(text); levels > kMaxDepth)
-    return unusable(fmt::format("nested {} levels deep; allowed: {}", levels, kMaxDepth));
+  if (const int levels = json_depth(text); levels > kMaxJsonDepth)
+    return unusable(fmt::format("nested {} levels deep; allowed: {}", levels, kMaxJsonDepth));
   Document document{std::move(file), "", {}};
   try {
     document.content = json::parse(text);

@@ -14,8 +14,6 @@ namespace xstage::report {
 
 /// Larger files are named and left out: no document of docs/formats.md comes near it.
 inline constexpr std::uintmax_t kMaxDocumentBytes = 64U << 20;
-/// Deeper documents are refused: writing one out again recurses once a level.
-inline constexpr int kMaxDepth = 64;
 
 struct Document {
   std::string file;  ///< last path component

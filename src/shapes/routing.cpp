@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <numeric>
 #include <optional>
 
 #include "shapes/random.hpp"
 #include "shapes/shapes.hpp"
+#include "xstage/input_file.hpp"
 
 namespace xstage::shapes {
 namespace {
@@ -305,11 +305,9 @@ Result<Routing> make_routing(const RoutingSpec& spec, const RoutingProblem& prob
   const auto valid = checked(problem);
   if (!valid) return valid.error();
   if (spec.kind == RoutingSpec::Kind::kFile) {
-    std::ifstream in(spec.path);
-    if (!in)
-      return bad_input("the routing file cannot be opened", "--routing", spec.text(),
-                       "a readable file");
-    return read_routing(in, problem);
+    auto in = open_input(spec.path, "--routing");
+    if (!in) return in.error();
+    return read_routing(*in, problem);
   }
   if (problem.tokens > (std::int64_t{1} << 32) / problem.topk / problem.ranks)
     return bad_input("too many (token, slot) pairs to draw", "--tokens",

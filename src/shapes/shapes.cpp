@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "xstage/input_file.hpp"
+
 namespace xstage::shapes {
 
 extern const std::string_view kEmbeddedMoe;
@@ -82,9 +84,10 @@ class Entry {
 
 /// The list `key` of the document, as objects.
 Result<json> table(std::string_view text, const char* key) {
-  const json document = json::parse(text, nullptr, false);
-  if (document.is_discarded())
+  const auto parsed = parse_json(text);
+  if (!parsed)
     return bad_input("a shape table is not JSON", key, "text that does not parse", "JSON");
+  const json& document = *parsed;
   if (!document.is_object() || !document.contains(key) || !document[key].is_array())
     return bad_input("a shape table lacks its list", key, "absent or no list", "a list of objects");
   for (const json& entry : document[key])

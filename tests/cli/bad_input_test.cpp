@@ -2,6 +2,8 @@
 // what is allowed; never a crash, a hang, a NaN, a silently wrong number or a half-written file.
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <cmath>
 
 #include "cli/xstage_process.hpp"
@@ -72,6 +74,28 @@ TEST(BadInput, ValuesOfPredictNameFieldValueAndRange) {
         << error.value("message", "");
     EXPECT_NE(error.value("message", "").find("allowed: "), std::string::npos);
   }
+}
+
+// A pipe that nobody writes to, in place of each file that some verb reads.
+TEST(BadInput, PipesAndDevicesAreRefusedAtOnce) {
+  const TemporaryDirectory folder;
+  const std::string pipe = folder.path() / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::string samples = kData + "window_samples.csv";
+  for (const std::string& file : {pipe, std::string("/dev/zero")})
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {"fit", "--samples", file, "--out", folder.path() / "p.json"},
+             {"validate", "--profile", kProfile, "--samples", file},
+             {"validate", "--profile", kProfile, "--samples", samples, "--schedule-samples", file},
+             {"predict", "--profile", file, "--producers", "1", "--bytes", "1024", "--gap-us", "1"},
+             {"plan", "moe", "--profile", kProfile, "--from-spans", file},
+             {"run", "moe", "--hidden", "128", "--intermediate", "128", "--experts", "2", "--topk",
+              "1", "--routing", "file:" + file}}) {
+      SCOPED_TRACE(arguments[0] + " " + file);
+      const auto error = expect_failure(arguments, 2);
+      EXPECT_EQ(error.value("value", ""), file);
+      EXPECT_NE(error.value("allowed", "").find("regular file"), std::string::npos);
+    }
 }
 
 TEST(BadInput, MechanismsAndThreadsOutsideTheProfile) {

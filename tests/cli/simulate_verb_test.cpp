@@ -39,7 +39,7 @@ TEST(SimulateVerb, BothSchedulesOfALargeLayerInTwoSeconds) {
   const auto d = answer(simulate(
       {"moe", "--shape", "lingbot-video", "--tokens", "8192", "--ranks", "2", "--trace", trace}));
   // On an idle core 0.4 s with five leads; the machine may be busy.
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10 * kSlowness));
   ASSERT_EQ(d.at("format"), "xstage.simulation/1");
   ASSERT_EQ(d.at("runs").size(), 2U);
   EXPECT_EQ(d["runs"][0]["schedule"], "wave");

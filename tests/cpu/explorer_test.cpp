@@ -5,20 +5,13 @@
 #include <iostream>
 
 #include "cpu/exploration.hpp"
+#include "support/sanitizers.hpp"
 
 namespace xstage::cpu {
 namespace {
 
-#if defined(__has_feature)
-#define XSTAGE_HAS_FEATURE(x) __has_feature(x)
-#else
-#define XSTAGE_HAS_FEATURE(x) 0
-#endif
-#if defined(__SANITIZE_THREAD__) || XSTAGE_HAS_FEATURE(thread_sanitizer)
-constexpr bool kOneThreadOnly = true;  // nothing here for ThreadSanitizer, and it wants no fibres
-#else
-constexpr bool kOneThreadOnly = false;
-#endif
+// One thread that changes stacks: nothing here for ThreadSanitizer, and it wants no fibres.
+constexpr bool kOneThreadOnly = test::kThreadSanitizer;
 
 using Explore = Exploration (*)(std::uint64_t, sync::Fault);
 
@@ -81,6 +74,9 @@ TEST(Explorer, UlyssesFindsALostEpoch) {
 }
 TEST(Explorer, UlyssesFindsAWrongCount) {
   expect_found(explore_ulysses, sync::Fault::kWrongCount, 50);
+}
+TEST(Explorer, UlyssesFindsAFlagBeforeItsData) {
+  expect_found(explore_ulysses, sync::Fault::kFlagBeforeData, 50);
 }
 
 }  // namespace

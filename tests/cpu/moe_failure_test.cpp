@@ -2,11 +2,12 @@
 #include <chrono>
 
 #include "moe_case.hpp"
+#include "support/sanitizers.hpp"
 
 namespace xstage::cpu {
 namespace {
 
-constexpr std::uint64_t kMillisecond = 1000000;
+constexpr std::uint64_t kMillisecond = 1000000 * test::kSlowness;
 
 // M1
 TEST(MoeFailure, ALateRankIsWaitedForAndPastTheLimitNamed) {
@@ -46,7 +47,7 @@ TEST(MoeFailure, ARankThatStopsAnywhereEndsTheOthersWithinTheLimit) {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().kind, ErrorKind::kTimeout);
     EXPECT_NE(result.error().what.find("rank 2"), std::string::npos) << result.error().what;
-    EXPECT_LT(elapsed, std::chrono::seconds(20));
+    EXPECT_LT(elapsed, std::chrono::seconds(20 * test::kSlowness));
     int limit = 0, stopped = 0;
     for (const auto& wait : group.waits()) {
       limit += wait.end == sync::WaitEnd::kLimit;

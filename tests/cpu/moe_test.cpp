@@ -1,15 +1,48 @@
 // The MoE layer on threads: right, the same bits however it is scheduled, and the users' cases.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "moe_case.hpp"
 #include "shapes/shapes.hpp"
+#include "support/sanitizers.hpp"
 
 namespace xstage::cpu {
 namespace {
 
 using layout::MoeConfig;
 using schedule::MoeSchedule;
+
+/// The tokens of one rank in equal shares.
+std::vector<MoeInput> shares(const MoeInput& whole, const MoeConfig& config) {
+  std::vector<MoeInput> out(static_cast<std::size_t>(config.ranks));
+  const std::int64_t tokens = whole.tokens / config.ranks;
+  for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
+    const auto part = [&](const auto& values, std::int64_t each) {
+      const auto begin = values.begin() + rank * tokens * each;
+      return std::decay_t<decltype(values)>(begin, begin + tokens * each);
+    };
+    MoeInput& share = out[static_cast<std::size_t>(rank)];
+    share.tokens = tokens;
+    share.x = part(whole.x, config.hidden);
+    share.experts = part(whole.experts, config.topk);
+    share.weights = part(whole.weights, config.topk);
+  }
+  return out;
+}
+
+/// Rows of the busiest rank.
+std::int64_t most_rows(const MoeCase& layer) {
+  std::vector<std::uint32_t> tokens(static_cast<std::size_t>(layer.config.experts), 0);
+  for (const MoeInput& input : layer.inputs)
+    for (const std::int32_t expert : input.experts) ++tokens[static_cast<std::size_t>(expert)];
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(layer.config.ranks), 0);
+  const std::size_t local = tokens.size() / rows.size();
+  for (std::size_t expert = 0; expert < tokens.size(); ++expert)
+    rows[expert / local] += schedule::rows_of(tokens[expert], layer.config.block_m);
+  return *std::max_element(rows.begin(), rows.end());
+}
 
 TEST(Moe, AgreesWithTheReferenceOnOneToEightRanks) {
   for (const std::int32_t ranks : {1, 2, 3, 4, 8})
@@ -44,6 +77,40 @@ TEST(Moe, SameBitsWhateverTheScheduleLeadWorkersAndDispatch) {
           ASSERT_EQ(layer.run(), expected) << static_cast<int>(s.kind) << " group " << s.group
                                            << " lead " << s.lead << " workers " << workers;
         }
+  }
+}
+
+// M14: a token's bits depend on itself alone, so 48 tokens on one rank give what they give in
+// shares of 2, 3, 4 or 8 ranks, under every lead that the rows of a rank tell apart.
+TEST(Moe, SameBitsOnAnyNumberOfRanksUnderEveryLeadOverTwentyRuns) {
+  constexpr int kRuns = test::kSlowness > 1 ? 3 : 20;
+  MoeConfig c = MoeCase::small(1);
+  c.experts = 24;
+  c.capacity = 48;
+  MoeCase layer(c, 48, "zipf:0.8");
+  const MoeInput whole = layer.inputs[0];
+  const std::vector<std::uint16_t> expected = layer.run()[0];
+  for (const std::int32_t ranks : {1, 2, 3, 4, 8}) {
+    layer.config.ranks = ranks;
+    layer.config.capacity = 48 / ranks;
+    layer.inputs = shares(whole, layer.config);
+    std::vector<MoeSchedule> schedules = {MoeSchedule::wave(1), MoeSchedule::wave(2),
+                                          MoeSchedule::wave(24 / ranks)};
+    const std::int64_t rows = most_rows(layer);
+    for (std::int64_t lead = 1; lead <= rows + 1; ++lead)
+      schedules.push_back(MoeSchedule::interleaved(lead));
+    for (const MoeSchedule& s : schedules) {
+      layer.config.schedule = s;
+      auto group = layer.group();
+      for (int run = 0; run < kRuns; ++run) {
+        group.poison();
+        const Outputs outputs = group.launch(layer.weights, layer.inputs).value();
+        std::vector<std::uint16_t> all;
+        for (const auto& output : outputs) all.insert(all.end(), output.begin(), output.end());
+        ASSERT_EQ(all, expected) << ranks << " ranks, group " << s.group << " lead " << s.lead
+                                 << ", run " << run;
+      }
+    }
   }
 }
 

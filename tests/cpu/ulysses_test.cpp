@@ -5,6 +5,7 @@
 
 #include "cpu/numbers.hpp"
 #include "cpu/ulysses_data.hpp"
+#include "support/sanitizers.hpp"
 
 namespace xstage::cpu {
 namespace {
@@ -69,17 +70,21 @@ TEST(Ulysses, SameBitsForAnyNumberOfRanksAndWorkersLaunchAfterLaunch) {
     return all;
   };
   const auto expected = gathered(small(1), check(small(1)));
+  constexpr int kRuns = test::kSlowness > 1 ? 3 : 20;
   for (const std::int32_t ranks : {1, 2, 3, 4, 8})
-    for (const std::int32_t workers : {1, 2, 5}) {
-      UlyssesConfig c = small(ranks);
-      c.workers = workers;
-      const auto data = UlyssesData::random(c, 5);
-      auto group = group_of(c);
-      for (int run = 0; run < 4; ++run) {
-        ASSERT_EQ(gathered(c, group.launch(data.inputs).value()), expected);
-        group.poison();
+    for (const std::int32_t workers : {1, 2, 5})
+      for (const auto order :
+           {schedule::UlyssesOrderKind::kRemoteFirst, schedule::UlyssesOrderKind::kRowMajor}) {
+        UlyssesConfig c = small(ranks);
+        c.workers = workers;
+        c.order = order;
+        const auto data = UlyssesData::random(c, 5);
+        auto group = group_of(c);
+        for (int run = 0; run < kRuns; ++run) {
+          ASSERT_EQ(gathered(c, group.launch(data.inputs).value()), expected);
+          group.poison();
+        }
       }
-    }
 }
 
 // U1
@@ -269,7 +274,7 @@ TEST(Ulysses, ARankThatStopsIsNamedAndTheNextLaunchWorks) {
     UlyssesLaunchOptions options;
     options.stopped_rank = 1;
     options.stop_before = step;
-    options.limit_ns = options.first_limit_ns = 1000000000;
+    options.limit_ns = options.first_limit_ns = std::uint64_t{1000000000} * test::kSlowness;
     const auto result = group.launch(data.inputs, {}, options);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().kind, ErrorKind::kTimeout);

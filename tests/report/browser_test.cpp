@@ -67,7 +67,7 @@ class Browser : public ::testing::Test {
                                        "--user-data-dir=" + (scratch_.path() / "user").string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.push_back("file://" + page.string());
-    return xstage::test::run(arguments, std::chrono::seconds(120));
+    return xstage::test::run(arguments, std::chrono::seconds(120 * xstage::test::kSlowness));
   }
 
   fs::path write_page(const Collection& collection, PageCounts* counts = nullptr) const {

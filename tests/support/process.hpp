@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "support/sanitizers.hpp"
+
 namespace xstage::test {
 
 struct Outcome {
@@ -22,7 +24,7 @@ struct Outcome {
 /// Runs `arguments` (the first is the program, looked for in PATH) with an empty standard input and
 /// kills it after `limit`.
 Outcome run(const std::vector<std::string>& arguments,
-            std::chrono::seconds limit = std::chrono::seconds(60));
+            std::chrono::seconds limit = std::chrono::seconds(60 * kSlowness));
 
 /// The same, but sends `signal` after `delay`. The program starts with the signals a terminal
 /// gives.

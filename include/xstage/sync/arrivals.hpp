@@ -59,6 +59,19 @@ class Arrivals {
   XSTAGE_HD_CALLS
   XSTAGE_HD void add(std::int32_t destination, std::int64_t pieces) { raise(destination, pieces); }
 
+  /// `store` puts `pieces` pieces at `destination`; then they are counted there.
+  XSTAGE_HD_CALLS
+  template <class Store>
+  XSTAGE_HD void deliver(std::int32_t destination, std::int64_t pieces, Store&& store) {
+    if constexpr (Policy::kFault == Fault::kFlagBeforeData) {
+      raise(destination, pieces);
+      store();
+    } else {
+      store();
+      raise(destination, pieces);
+    }
+  }
+
   /// Waits for `pieces` from `source`, and for its opening signal.
   XSTAGE_HD_CALLS
   XSTAGE_HD bool wait(std::int32_t source, std::int64_t pieces) {
