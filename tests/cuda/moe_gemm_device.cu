@@ -85,6 +85,7 @@ Problem make(const std::vector<std::int32_t>& counts, std::int64_t n, std::int64
   auto* out = device_array<std::uint16_t>(rows * 128 * n);
   auto* re = device_array<std::int32_t>(rows);
   auto* rt = device_array<std::int32_t>(rows);
+  auto* claimed = device_array<std::uint64_t>(1);
   fill_codes<<<2048, 256>>>(a, rows * 128 * k, seed, 60.0f);
   fill_scales<<<512, 256>>>(as, rows * k, seed + 1, 0.005f, 0.02f);
   fill_codes<<<2048, 256>>>(b, groups * n * k, seed + 2, 60.0f);
@@ -95,8 +96,8 @@ Problem make(const std::vector<std::int32_t>& counts, std::int64_t n, std::int64
         "copy");
   check(cudaMemset(out, 0xff, static_cast<std::size_t>(rows * 128 * n) * 2), "poison");
   check(cudaDeviceSynchronize(), "fill");
-  p.g = {a, as, b, bs, out, re, rt, rows, groups, n, k};
-  p.arrays = {a, as, b, bs, out, re, rt};
+  p.g = {a, as, b, bs, out, re, rt, claimed, rows, groups, n, k};
+  p.arrays = {a, as, b, bs, out, re, rt, claimed};
   return p;
 }
 

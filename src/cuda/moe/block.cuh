@@ -19,7 +19,21 @@ class FencedPolicy : public cuda::DevicePolicy {
   __device__ void add_release(std::uint64_t* word, std::uint64_t value) const {
     ptx::red_add_relaxed_sys(word, value);
   }
+  /// For numbers that say nothing about other memory: claims of this rank's blocks.
+  __device__ std::uint64_t fetch_add(std::uint64_t* word, std::uint64_t value) const {
+    return ptx::atom_add_relaxed_gpu(word, value);
+  }
 };
+
+/// Signals between blocks of one rank. At system scope a release would wait for the stores to other
+/// ranks as well.
+class RankPolicy : public cuda::DevicePolicy {
+ public:
+  __device__ void add_release(std::uint64_t* word, std::uint64_t value) const {
+    ptx::red_add_release_gpu(word, value);
+  }
+};
+using RankSignals = sync::MoeSignals<RankPolicy>;
 
 /// Tables of this launch, in shared memory behind BlockShared. Sources are ranks.
 struct RouteTables {

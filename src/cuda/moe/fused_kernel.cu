@@ -87,16 +87,24 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
   const auto intermediate = static_cast<std::int32_t>(p.layout.config.intermediate);
   const schedule::MoeOrder order(p.layout.tiling, p.layout.config.schedule, tables.tokens,
                                  static_cast<std::int32_t>(p.layout.experts_local));
-  schedule::StaticTiles tiles(order, blockIdx.x, gridDim.x);
+  // Tiles are claimed, not dealt out: dealt out, blocks drift apart by whole tiles, and the rows of
+  // an expert fetch its weights from memory once each instead of once together.
+  FencedPolicy unordered;
+  sync::MoeSignals<FencedPolicy> claims(unordered, p.layout, p.symmetric, p.workspace,
+                                        wait_context(p, s.epoch));
+  const auto claim = [&] { return gridDim.x + claims.claim(); };
+  schedule::ClaimedTiles<schedule::MoeOrder, decltype(claim)> tiles(order, claim);
+  std::uint64_t position = blockIdx.x;
   std::uint64_t waited[2] = {0, 0};
-  for (schedule::MoeTile tile; tiles.next(tile);) {
+  for (schedule::MoeTile tile; tiles.take(position, tile);) {
+    position = claim();  // of the next tile, now, so that the answer is here when it is needed
     const bool first = tile.linear == schedule::Linear::kFirst;
     const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
     if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
       break;
     if (p.marks != nullptr) (first ? waited[0] : waited[1]) += ptx::globaltimer() - before;
     // What the wait acquired was partly written by ordinary stores; it is read by bulk copies.
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async_global();
     put_task(s.tiles, tasks,
              {tile.row, tile.expert, tile.column, tile.tokens,
               first ? TaskKind::kLinear1 : TaskKind::kLinear2});
@@ -182,7 +190,7 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
 /// once the second one has stored its half.
 __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreState& state,
                                    const FusedMaps& maps, const TileTask& task, int slot,
-                                   Signals& signals) {
+                                   RankSignals& signals) {
   TileShared& t = s.tiles;
   wait_staged(t, state);
   if (threadIdx.x % 32 != 0) return;
@@ -234,6 +242,9 @@ __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& 
 __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShared& s, int group) {
   cuda::DevicePolicy policy;
   Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
+  RankPolicy rank_policy;
+  RankSignals rank_signals(rank_policy, p.layout, p.symmetric, p.workspace,
+                           wait_context(p, s.epoch));
   Ring<kTasks> tasks;
   StoreState state{group};
   for (;;) {
@@ -242,7 +253,7 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
     if (task.kind == TaskKind::kEnd) return;
     if (task.tokens <= group * kGroupRows) continue;
     if (task.kind == TaskKind::kLinear1)
-      store_intermediate(p, s, state, maps, task, slot, signals);
+      store_intermediate(p, s, state, maps, task, slot, rank_signals);
     else
       store_combine(p, s, state, task, signals);
     __syncwarp();

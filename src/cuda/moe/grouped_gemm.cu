@@ -6,6 +6,7 @@
 #include "cuda/moe/staging.cuh"
 #include "cuda/moe/tensor_map.hpp"
 #include "cuda/probe/check.cuh"
+#include "cuda/ptx/sync.cuh"
 
 namespace xstage::moe {
 namespace {
@@ -20,7 +21,9 @@ __device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMa
                            const CUtensorMap& b, const GroupedGemm& gemm, const GemmSizes& sizes) {
   Ring<kTasks> tasks;
   Ring<kStages> stages;
-  for (std::int64_t tile = blockIdx.x; tile < sizes.tiles; tile += gridDim.x) {
+  // Claimed in order, so that the rows of an expert pass at the same time and share its weights.
+  for (std::int64_t tile = blockIdx.x, next = 0; tile < sizes.tiles; tile = gridDim.x + next) {
+    next = static_cast<std::int64_t>(ptx::atom_add_relaxed_gpu(gemm.claimed, 1));
     TileTask task;
     task.row = tile / sizes.n_tiles;
     task.column = static_cast<std::int32_t>(tile % sizes.n_tiles);
@@ -108,6 +111,9 @@ Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream) {
     return bad_input("a size of the grouped GEMM does not fit its tiles", "n, k",
                      std::to_string(gemm.n) + ", " + std::to_string(gemm.k),
                      "multiples of 256 and 128");
+  if (gemm.claimed == nullptr)
+    return bad_input("the grouped GEMM has no word to claim tiles with", "claimed", "null",
+                     "device memory");
   if (gemm.rows == 0) return true;
   const auto a = byte_map(gemm.a, gemm.rows * kBlockM, gemm.k, kBlockM, "a");
   if (!a) return a.error();
@@ -118,6 +124,7 @@ Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream) {
   const GemmSizes sizes{static_cast<std::int32_t>(gemm.n / kBlockN),
                         static_cast<std::int32_t>(gemm.k / kBlockK),
                         gemm.rows * (gemm.n / kBlockN)};
+  XSTAGE_CUDA_TRY(cudaMemsetAsync(gemm.claimed, 0, sizeof(std::uint64_t), stream));
   XSTAGE_CUDA_TRY(cudaFuncSetAttribute(grouped_gemm, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        sizeof(TileShared)));
   grouped_gemm<<<static_cast<unsigned>(blocks), kThreads, sizeof(TileShared), stream>>>(

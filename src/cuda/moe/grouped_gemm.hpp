@@ -19,6 +19,7 @@ struct GroupedGemm {
   std::uint16_t* out = nullptr;              ///< [rows·128][n] bf16
   const std::int32_t* row_expert = nullptr;  ///< [rows], device
   const std::int32_t* row_tokens = nullptr;  ///< [rows], device: 1 … 128
+  std::uint64_t* claimed = nullptr;          ///< one word, device; a launch clears and uses it
   std::int64_t rows = 0;
   std::int64_t experts = 0;
   std::int64_t n = 0;  ///< a multiple of 256

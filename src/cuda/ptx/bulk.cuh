@@ -32,6 +32,12 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Global memory written before, as this thread has observed it, is read by bulk copies after this.
+/// Unlike the fence below it waits for nothing that the SM has under way.
+__device__ __forceinline__ void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /// Orders bulk (async proxy) writes to global memory with ordinary accesses on either side.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");

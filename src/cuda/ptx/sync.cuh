@@ -47,6 +47,11 @@ __device__ __forceinline__ std::uint64_t atom_add_relaxed_gpu(std::uint64_t* p, 
   return old;
 }
 
+/// As below, for readers on the same GPU: does not wait until stores to other GPUs are there.
+__device__ __forceinline__ void red_add_release_gpu(std::uint64_t* p, std::uint64_t v) {
+  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 /// No result wanted: the adder does not wait for an answer.
 __device__ __forceinline__ void red_add_release_sys(std::uint64_t* p, std::uint64_t v) {
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
