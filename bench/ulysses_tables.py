@@ -6,6 +6,7 @@ usage: ulysses_tables.py [--check]
 Replaces what stands between the markers; with --check only says whether it would change anything.
 """
 import json
+import math
 import os
 import sys
 
@@ -30,26 +31,79 @@ def beside_torch():
 
 
 def fused():
-    yield ("| layer | heads × S, D | attention (TFLOP/s) | fused | residual | attention + push | / fused | hidden | "
-           "push of Q, K, V (GB/s out) |")
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-    for name in ("paper.json", "models.json"):
-        for entry in load(name)["layers"]:
-            layer = entry["layer"]
-            us = {row["what"]: row["time_us"]["median"] for row in entry["rows"]}
-            heads = layer["heads"] // layer["ranks"]
-            yield (f"| {layer['shape']} | {heads} × {layer['seq']}, {layer['head_dim']} | "
-                   f"{us['attention']:.1f} ({entry['attention_tflops']:.0f}) | {us['fused']:.1f} | "
-                   f"{entry['residual_us']:.1f} ({100 * entry['residual_share']:.1f} %) | "
-                   f"{us['attention + push']:.1f} | {entry['fused_over_push']:.3f} | "
-                   f"{100 * entry['hidden_share']:.0f} % | "
-                   f"{us['push of Q, K and V']:.1f} ({entry['inputs_gb_per_s']:.0f}) |")
+    yield ("| layer | heads × S, D | attention (TFLOP/s) | fused | residual | predicted | attention + push | / fused | hidden | predicted | "
+           "one launch a destination / fused | push of Q, K, V (GB/s out) |")
+    yield "|" + " --- |" * 12
+    for entry in layers():
+        layer, us = entry["layer"], times(entry)
+        predicted = entry.get("predicted") or {"residual_us": math.nan, "hidden_share": math.nan}
+        heads = layer["heads"] // layer["ranks"]
+        yield (f"| {layer['shape']} | {heads} × {layer['seq']}, {layer['head_dim']} | "
+               f"{us['attention']:.1f} ({entry['attention_tflops']:.0f}) | {us['fused']:.1f} | "
+               f"{entry['residual_us']:.1f} ({100 * entry['residual_share']:.2f} %) | {predicted['residual_us']:.1f} | "
+               f"{us['attention + push']:.1f} | {entry['fused_over_push']:.3f} | "
+               f"{100 * entry['hidden_share']:.0f} % | {100 * predicted['hidden_share']:.0f} % | "
+               f"{entry.get('fused_over_per_destination', math.nan):.3f} | "
+               f"{us['push of Q, K and V']:.1f} ({entry['inputs_gb_per_s']:.0f}) |")
+
+
+def layers():
+    return [entry for name in ("paper.json", "models.json") for entry in load(name)["layers"]]
+
+
+def times(entry):
+    return {row["what"]: row["time_us"]["median"] for row in entry["rows"]}
+
+
+DRAIN_GB_PER_S = 369.3  # of two H200 that both send: what README.md's fit says
+
+
+def goals():
+    """Each goal's floor and target beside the least of what was measured."""
+    shape = lambda e: (e["layer"].get("heads_local") or e["layer"]["heads"] // e["layer"]["ranks"],
+                       e["layer"]["seq"], e["layer"]["head_dim"])
+    ours = {shape(e): e for e in layers()}
+    torch = {shape(e): e for e in load("torch.json")["layers"]}
+    rows = []
+
+    def goal(what, floor, target, values, form="{:.2f}", least=True):
+        worst = min(values) if least else max(values)
+        beats = (lambda x: worst >= x) if least else (lambda x: worst <= x)
+        verdict = "target met" if beats(target) else "floor met" if beats(floor) else "**missed**"
+        rows.append(f"| {what} | {form.format(floor)} | {form.format(target)} | "
+                    f"{' / '.join(form.format(v) for v in values)} | {verdict} |")
+
+    main = [(h, s, 128) for h in (4, 12, 20) for s in (8192, 16384, 32768) if (h, s, 128) in torch]
+    four = [(4, s, 128) for s in (8192, 16384, 32768)]
+    goal("attention alone against cuDNN, D = 128, 4, 12, 20 heads", 0.95, 1.02,
+         [torch[s]["over_cudnn"] for s in main])
+    goal("the same, D = 64, 24 × 17776", 0.92, 1.00, [torch[24, 17776, 64]["over_cudnn"]])
+    for s, floor in zip(four, (1.13, 1.07, 1.03)):
+        us = torch[s]["time_us"]
+        behind = us["attention + nccl"] - us["attention"]
+        mine = times(ours[s])
+        goal(f"fused against attention + permutes + NCCL, 4 × {s[1]}", floor, floor,
+             [(mine["attention"] + behind) / mine["fused"]])
+    goal("fused against attention + push, all shapes", 1.00, 1.00,
+         [e["fused_over_push"] for e in ours.values()], "{:.3f}")
+    goal("the same, 4 × 8192", 1.00, 1.04, [ours[four[0]]["fused_over_push"]], "{:.3f}")
+    for s, floor, target in zip(four, (4, 2, 2), (1.5, 0.5, 0.5)):
+        goal(f"residual in % of attention, 4 × {s[1]}", floor, target,
+             [100 * ours[s]["residual_share"]], "{:.1f}", False)
+    for s, target in zip(four, (90, 97, 97)):
+        goal(f"hidden share in %, 4 × {s[1]} (no floor)", 0, target,
+             [100 * ours[s]["hidden_share"]], "{:.0f}")
+    goal("push of Q, K, V of R, S from 16384 on", 0.85, 0.95,
+         [e["inputs_gb_per_s"] / DRAIN_GB_PER_S for s, e in ours.items() if s[1] >= 16384])
+    yield "| goal | floor | target | measured | |"
+    yield "| --- | --- | --- | --- | --- |"
+    yield from rows
 
 
 def main():
     with open(PAGE) as file:
         page = before = file.read()
-    for marker, rows in (("torch", beside_torch()), ("fused", fused())):
+    for marker, rows in (("torch", beside_torch()), ("fused", fused()), ("goals", goals())):
         begin, end = f"<!-- {marker} -->\n", f"<!-- end of {marker} -->"
         head, rest = page.split(begin)
         page = head + begin + "\n".join(rows) + "\n" + end + rest.split(end)[1]

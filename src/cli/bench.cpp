@@ -8,11 +8,14 @@
 
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
+#include "cli/sim_prober.hpp"
 #include "cli/verbs.hpp"
+#include "cuda/build_info.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ulysses/group.hpp"
 #include "xstage/atomic_file.hpp"
 #include "xstage/layout/check.hpp"
+#include "xstage/plan/plan.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -24,8 +27,9 @@ struct BenchOptions {
   std::string backend = "cuda";
   std::string table;
   std::string order = "remote-first";
-  int rounds = 15;
+  int rounds = 0;
   std::string out;
+  std::string spans;
 };
 
 struct Timed {
@@ -37,6 +41,7 @@ constexpr Timed kTimed[] = {
     {Sequence::kAttention, "attention", ""},
     {Sequence::kFused, "fused", ""},
     {Sequence::kAttentionThenPush, "attention + push", "fused"},
+    {Sequence::kPerDestination, "one launch a destination", "fused"},
     {Sequence::kPush, "push of the output", ""},
     {Sequence::kInputs, "push of Q, K and V", ""},
     {Sequence::kLayer, "layer: push of Q, K and V, fused", ""},
@@ -47,20 +52,31 @@ struct TableShape {
   const char* name;
   std::int64_t seq, heads_local, head_dim;
 };
-constexpr TableShape kPaper[] = {{"paper", 8192, 4, 128},  {"paper", 16384, 4, 128},
-                                 {"paper", 32768, 4, 128}, {"paper", 49152, 4, 128},
-                                 {"paper", 65536, 4, 128}, {"", 8192, 12, 128},
-                                 {"", 16384, 12, 128},     {"", 8192, 20, 128},
-                                 {"", 16384, 20, 128},     {"", 32768, 20, 128}};
+constexpr TableShape kPaper[] = {
+    {"paper", 8192, 4, 128},  {"paper", 16384, 4, 128}, {"paper", 32768, 4, 128},
+    {"paper", 49152, 4, 128}, {"paper", 65536, 4, 128}, {"", 8192, 12, 128},
+    {"", 16384, 12, 128},     {"", 8192, 20, 128},      {"", 16384, 20, 128},
+    {"", 32768, 12, 128},     {"", 32768, 20, 128}};
 constexpr TableShape kModels[] = {{"FLUX.1", 4608, 12, 128},
                                   {"Qwen-Image", 7145, 12, 128},
                                   {"LTX-2", 6144, 16, 128},
                                   {"Wan-14B 480p", 32760, 20, 128},
                                   {"CogVideoX-5B", 17776, 24, 64}};
 
+/// What sequences cost above attention alone, µs: medians of the differences within a round, in
+/// which the clocks moved less than between rounds.
+struct Above {
+  double fused = 0, serial = 0;
+};
+
 double quantile(std::vector<double> values, double q) {
   std::sort(values.begin(), values.end());
   return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+double difference(std::vector<double> longer, const std::vector<double>& shorter) {
+  for (std::size_t i = 0; i < longer.size(); ++i) longer[i] -= shorter[i];
+  return quantile(std::move(longer), 0.5);
 }
 
 class Bench {
@@ -70,14 +86,16 @@ class Bench {
 
   int operator()() {
     document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench ulysses", {})}};
+    document_["provenance"]["git_commit"] = git_commit();
+    document_["provenance"]["kernel_digest"] = kernel_digest();
     const std::vector<AttentionLayer> layers = layers_of().value();
     if (options_.backend != "cuda")
       return console_.fail(
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
           document_);
-    if (options_.rounds < 1 || options_.rounds > 1000)
+    if (options_.rounds < 0 || options_.rounds > 1000)
       return console_.fail(bad_input("the rounds are out of range", "--rounds",
-                                     fmt::format("{}", options_.rounds), "1 to 1000"),
+                                     fmt::format("{}", options_.rounds), "0 to 1000"),
                            document_);
     if (options_.order != "remote-first" && options_.order != "row-major")
       return console_.fail(
@@ -168,6 +186,11 @@ class Bench {
     if (!group) return group.error();
     if (const auto set = (*group)->set_random_inputs(layer.seed); !set) return set.error();
     if (const auto ran = (*group)->run(); !ran) return ran.error();
+    if (!options_.spans.empty()) {
+      const auto spans = (*group)->spans();
+      if (!spans) return spans.error();
+      if (auto written = write_file(options_.spans, *spans); !written) return written.error();
+    }
     return take_times(layer, config, **group);
   }
 
@@ -176,12 +199,15 @@ class Bench {
   Result<bool> take_times(const AttentionLayer& layer, const layout::UlyssesConfig& config,
                           ulysses::Group& group) {
     constexpr std::size_t kCount = std::size(kTimed);
+    constexpr double kShapeUs = 2.5e6;
     std::vector<std::vector<double>> times(kCount);
     std::vector<int> launches(kCount, 1);
     std::vector<std::size_t> turn(kCount);
     std::iota(turn.begin(), turn.end(), std::size_t{0});
     std::mt19937_64 random(layer.seed);
-    for (int round = -2; round < options_.rounds; ++round) {
+    double round_us = 0;
+    int rounds = 1;
+    for (int round = -2; round < rounds; ++round) {
       std::shuffle(turn.begin(), turn.end(), random);
       for (const std::size_t i : turn) {
         const auto taken = group.time(kTimed[i].sequence, 1, launches[i]);
@@ -192,7 +218,11 @@ class Bench {
           launches[i] = std::clamp(static_cast<int>(4000 / us), 1, 20);
         else
           times[i].push_back(us);
+        if (round == -1) round_us += us * launches[i];
       }
+      if (round == -1)
+        rounds = options_.rounds > 0 ? options_.rounds
+                                     : std::clamp(static_cast<int>(kShapeUs / round_us), 15, 81);
     }
     nlohmann::json rows = nlohmann::json::array();
     std::vector<double> median;
@@ -204,17 +234,18 @@ class Bench {
                        {{"median", median.back()},
                         {"p05", quantile(times[i], 0.05)},
                         {"p95", quantile(times[i], 0.95)}}},
-                      {"runs", options_.rounds},
+                      {"runs", rounds},
                       {"launches_a_run", launches[i]},
                       {"samples_us", times[i]}});
     }
-    report(layer, config, std::move(rows), median);
+    report(layer, config, std::move(rows), median,
+           {difference(times[1], times[0]), difference(times[2], times[0])});
     return true;
   }
 
   void report(const AttentionLayer& layer, const layout::UlyssesConfig& config, nlohmann::json rows,
-              const std::vector<double>& us) {
-    const double attention = us[0], fused = us[1], serial = us[2], inputs = us[4];
+              const std::vector<double>& us, const Above& above) {
+    const double attention = us[0], fused = us[1], serial = us[2], inputs = us[5];
     std::int64_t most_heads = 0, most_keys = 0;
     for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
       const auto share = layout::heads_of(config.heads, config.kv_heads, config.ranks, rank);
@@ -228,8 +259,8 @@ class Bench {
                         static_cast<double>(config.rows) / config.ranks *
                         static_cast<double>(config.heads + 2 * config.kv_heads) *
                         (config.ranks - 1) / config.ranks;
-    const double residual = fused - attention;
-    const double hidden = 1 - residual / (serial - attention);
+    const double residual = above.fused;
+    const double hidden = 1 - residual / above.serial;
     nlohmann::json described = to_json(layer);
     described["kind"] = "ulysses";
     document_["layers"].push_back({{"layer", described},
@@ -239,14 +270,35 @@ class Bench {
                                    {"residual_us", residual},
                                    {"residual_share", residual / attention},
                                    {"hidden_share", hidden},
+                                   {"serial_less_attention_us", above.serial},
                                    {"fused_over_push", serial / fused},
-                                   {"inputs_gb_per_s", sent / inputs * 1e-3}});
+                                   {"fused_over_per_destination", us[3] / fused},
+                                   {"inputs_gb_per_s", sent / inputs * 1e-3},
+                                   {"predicted", predicted(layer, flop / attention * 1e-6)}});
     console_.text(fmt::format(
         "{:<14} {:>6} {:>5} {:>4} | {:>10.1f} {:>8.0f} | {:>10.1f} {:>8.2f}% | {:>10.1f} {:>6.3f}x "
         "| {:>9.1f} {:>7.0f} | {:>8.1f}%",
         layer.name, layer.seq, most_heads, layer.head_dim, attention, flop / attention * 1e-6,
         fused, 100 * residual / attention, serial, serial / fused, inputs, sent / inputs * 1e-3,
         100 * hidden));
+  }
+
+  /// What the plan says of this layer at the rate that attention alone had, on the profile that
+  /// ships with xstage.
+  static nlohmann::json predicted(const AttentionLayer& layer, double tflops) {
+    const auto profile = model::profile_from_json(nlohmann::json::parse(embedded_profile()));
+    plan::UlyssesProblem problem;
+    problem.batch = layer.batch;
+    problem.seq = layer.seq;
+    problem.heads_local = (layer.heads + layer.ranks - 1) / layer.ranks;
+    problem.head_dim = layer.head_dim;
+    problem.ranks = layer.ranks;
+    if (!profile) return {};
+    const auto plan = plan::plan_ulysses(*profile, problem, plan::given_rate(tflops));
+    if (!plan || !plan->overlap) return {};
+    return {{"residual_us", plan->overlap->residual_us},
+            {"push_us", plan->overlap->push_us},
+            {"hidden_share", plan->overlap->hidden_share}};
   }
 
   const Console& console_;
@@ -270,9 +322,14 @@ void add_bench(CLI::App& app, Session& session) {
                       "Many layers, one row each: paper (4, 12 and 20 local heads), models");
   ulysses->add_option("--order", options->order, "Order of tiles: remote-first or row-major")
       ->capture_default_str();
-  ulysses->add_option("--rounds", options->rounds, "Times each sequence is measured")
+  ulysses
+      ->add_option("--rounds", options->rounds,
+                   "Times each sequence is measured (0: as many as take 2.5 s, 15 to 81)")
       ->capture_default_str();
   ulysses->add_option("--out", options->out, "File for the JSON document");
+  ulysses->add_option("--spans", options->spans,
+                      "File for the tile stores of one fused launch (of the last layer); "
+                      "plan ulysses --from-spans audits it");
   ulysses->callback([options, &session] {
     session.action = [options, &session] { return Bench(session, *options)(); };
   });

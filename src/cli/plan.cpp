@@ -84,25 +84,31 @@ json plan_json(const plan::Plan& p, const char* schedule_key) {
               {"mechanism_reason", p.mechanism_reason},
               {"reason", p.reason}};
   if (chosen.lead) choice["lead"] = *chosen.lead;
-  return {{"format", "xstage.plan/1"},
-          {"phases", phases},
-          {"schedules", schedules},
-          {"choice", choice},
-          {"bounds",
-           {{"math_us", p.math_us},
-            {"combine_us", p.combine_us},
-            {"dispatch_us", p.dispatch_us},
-            {"dispatch", p.dispatch_by_rank ? "once a destination rank" : "once an expert"},
-            {"weights_us", p.weights_us},
-            {"outside_us", p.outside_us},
-            {"bound_us", p.bound_us}}},
-          {"rates",
-           {{"first_tflops", p.rates.first},
-            {"second_tflops", p.rates.second},
-            {"assumed", p.rates.assumed},
-            {"source", p.rates.source}}},
-          {"assumed", p.assumed},
-          {"warnings", p.warnings}};
+  json out{{"format", "xstage.plan/1"},
+           {"phases", phases},
+           {"schedules", schedules},
+           {"choice", choice},
+           {"bounds",
+            {{"math_us", p.math_us},
+             {"combine_us", p.combine_us},
+             {"dispatch_us", p.dispatch_us},
+             {"dispatch", p.dispatch_by_rank ? "once a destination rank" : "once an expert"},
+             {"weights_us", p.weights_us},
+             {"outside_us", p.outside_us},
+             {"bound_us", p.bound_us}}},
+           {"rates",
+            {{"first_tflops", p.rates.first},
+             {"second_tflops", p.rates.second},
+             {"assumed", p.rates.assumed},
+             {"source", p.rates.source}}},
+           {"assumed", p.assumed},
+           {"warnings", p.warnings}};
+  if (p.overlap)
+    out["overlap"] = {{"residual_us", p.overlap->residual_us},
+                      {"residual_share", p.overlap->residual_share},
+                      {"push_us", p.overlap->push_us},
+                      {"hidden_share", p.overlap->hidden_share}};
+  return out;
 }
 
 void print(const Console& console, const plan::Plan& p) {

@@ -10,6 +10,8 @@ namespace {
 
 /// From a flag's release on one GPU until the peer has seen it, on two H200.
 constexpr double kFlagFlightUs = 1.15;
+/// What a push costs beside its bytes: launch, first loads, the last stores' way, signals.
+constexpr double kPushFixedUs = 9;
 
 Result<bool> check(const model::Profile& profile, const UlyssesProblem& p) {
   const auto positive = [](const char* field, std::int64_t value) -> std::optional<Error> {
@@ -44,6 +46,8 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   if (rates.assumed) plan.assumed.push_back(rates.source);
   plan.assumed.push_back(fmt::format(
       "{:g} us from a flag to the peer's sight of it: measured on two H200", kFlagFlightUs));
+  plan.assumed.push_back(
+      fmt::format("{:g} us of a push beside its bytes: measured on two H200", kPushFixedUs));
   const double link = both_ways ? profile.drain.both_ways_gb_s.value_or(profile.drain.one_way_gb_s)
                                 : profile.drain.one_way_gb_s;
 
@@ -98,17 +102,19 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   }
   const ScheduleEstimate& best = plan.schedules[plan.chosen];
   const double residual = best.time_us - plan.math_us;
+  const double push_us = plan.combine_us + kPushFixedUs;
+  plan.overlap = {residual, residual / plan.math_us, push_us, 1 - residual / push_us};
   plan.reason = fmt::format(
       "a tile's {:.1f} us of matrix work cover its recovery gap of {:.1f} us{}; residual {:.1f} us "
-      "({:.1f} % of attention) against {:.0f} us of transfer{}",
+      "({:.1f} % of attention) against a push of {:.0f} us, of which {:.0f} % is hidden{}",
       first.tile_us, first.prediction->recovery_gap_us,
       first.stall_per_tile_us > 0 ? fmt::format(" but for {:.1f} us", first.stall_per_tile_us) : "",
-      residual, 100 * residual / plan.math_us, plan.combine_us,
+      residual, 100 * residual / plan.math_us, push_us, 100 * plan.overlap->hidden_share,
       plan.chosen == 0 ? "; the rank's own tiles come last, so nothing drains behind the end" : "");
   if (first.aligned_stall_us > 0)
     plan.warnings.push_back(fmt::format(
         "if all SMs end a tile at the same instant, that burst stalls {:.1f} us: it exceeds the "
-        "capacity; drifting SMs do not do this",
+        "capacity; drifting SMs do not do this, and the kernel paces its stores",
         first.aligned_stall_us));
   plan.phases = {first, mixed};
   return plan;

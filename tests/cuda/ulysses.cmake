@@ -1,5 +1,5 @@
 # Attention: on a GPU where there is one; its machine code everywhere.
-foreach(name attention fused)
+foreach(name attention fused litmus)
   xstage_test(ulysses_${name}_test SOURCES ulysses_${name}_test.cu
     LIBRARIES xstage_ulysses xstage_cuda_flags)
 endforeach()

@@ -13,6 +13,7 @@ struct Case {
   bool heads_first = false;  ///< stored as [batch, heads, rows, head_dim]
   std::vector<std::int32_t> key_lengths = {};
   std::int64_t row_step = 1;
+  bool poisoned = false;  ///< keys without weight, and their values, are NaN
 };
 
 TensorView view(std::uint16_t* data, const Case& c, std::int64_t rows, std::int64_t heads) {
@@ -51,6 +52,14 @@ void expect_right(const Case& c) {
                        cudaMemcpyHostToDevice));
     in.key_lengths = lengths.get();
   }
+  if (c.poisoned)
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+      const std::int64_t row = (c.heads / c.group) * c.head_dim;
+      const std::int64_t from = (b * c.keys + c.key_lengths[static_cast<std::size_t>(b)]) * row;
+      const auto bytes = static_cast<std::size_t>((b + 1) * c.keys * row - from) * 2;
+      for (std::uint16_t* data : {key.get(), value.get()})
+        CUDA_OK(cudaMemset(data + from, 0xff, bytes));
+    }
   const TensorView out = view(output.get(), c, c.rows, c.heads);
   const Result<Attention> attention = Attention::local(in, out);
   ASSERT_TRUE(attention.ok()) << attention.error().message();
@@ -97,6 +106,15 @@ TEST_P(Attention9, KeyLengths) {
       {.batch = 5, .rows = 300, .keys = 700, .heads = 2, .key_lengths = {0, 1, 700, 333, 480}}));
 }
 
+TEST_P(Attention9, WhatLiesBehindTheKeyLengthDoesNotMatter) {
+  expect_right(with({.batch = 7,
+                     .rows = 300,
+                     .keys = 700,
+                     .heads = 2,
+                     .key_lengths = {0, 1, 700, 333, 480, 160, 127},
+                     .poisoned = true}));
+}
+
 TEST_P(Attention9, Scale) {
   expect_right(with({.rows = 300, .keys = 500, .heads = 2, .scale = 0.3f}));
 }
@@ -126,13 +144,13 @@ TEST_P(Attention9, CapturedAndReplayed) {
   in.key = view(key.get(), c, c.rows, c.heads);
   in.value = view(value.get(), c, c.rows, c.heads);
   const TensorView out = view(output.get(), c, c.rows, c.heads);
-  const Result<Attention> attention = Attention::local(in, out);
-  ASSERT_TRUE(attention.ok()) << attention.error().message();
   cudaStream_t stream = nullptr;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t replay = nullptr;
   CUDA_OK(cudaStreamCreate(&stream));
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  const Result<Attention> attention = Attention::local(in, out);  // allocates nothing
+  ASSERT_TRUE(attention.ok()) << attention.error().message();
   EXPECT_TRUE(attention.value().launch(stream).ok());
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
   CUDA_OK(cudaGraphInstantiate(&replay, graph, 0));
@@ -169,6 +187,30 @@ void expect_refused(const AttentionInputs& in, const std::string& field) {
   EXPECT_EQ(ErrorKind::kBadInput, made.error().kind) << made.error().message();
   EXPECT_EQ(field, made.error().field) << made.error().message();
   EXPECT_FALSE(made.error().allowed.empty());
+}
+
+TEST(AttentionInput, ARingIsRefusedForTheFusedOutput) {
+  AttentionInputs in = good_inputs();
+  RankMemory memory;
+  layout::UlyssesConfig config;
+  config.ranks = 2;
+  config.batch = 2;
+  config.heads = config.kv_heads = 8;
+  config.rows = config.key_rows = 8;
+  config.segment_count = config.key_segment_count = 2;
+  config.segments[0] = config.key_segments[0] = {0, 4, 0, 0};
+  config.segments[1] = config.key_segments[1] = {4, 8, 1, 0};
+  memory.layout = layout::UlyssesLayout::make(config);
+  EXPECT_TRUE(Attention::check_fused(in, memory).ok());
+  memory.layout.config.ring = 2;
+  const Result<bool> refused = Attention::check_fused(in, memory);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ("ring", refused.error().field);
+  EXPECT_NE(std::string::npos, refused.error().allowed.find("log-sum-exp"));
+  memory.layout.config.ring = 1;
+  in.query.shape[2] = 3;
+  in.key.shape[2] = in.value.shape[2] = 3;
+  EXPECT_EQ("query", Attention::check_fused(in, memory).error().field);
 }
 
 TEST(AttentionInput, IsRefusedByName) {

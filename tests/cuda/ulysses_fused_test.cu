@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "cuda/ptx/clock.cuh"
 #include "ulysses_ranks.cuh"
 
 namespace xstage::ulysses::test {
@@ -71,6 +72,11 @@ std::vector<RowSegment> random_segments(std::int64_t rows, std::int32_t ranks,
   return out;
 }
 
+__global__ void spin(std::uint64_t ns) {
+  const std::uint64_t begin = ptx::globaltimer();
+  while (ptx::globaltimer() - begin < ns) __nanosleep(1000);
+}
+
 /// One layer: inputs and a local result of all heads on each device.
 class Layer {
  public:
@@ -93,10 +99,18 @@ class Layer {
       group.use(rank);
       launches_.push_back(Attention::fused(inputs(rank), group.output(layout_, rank)));
     }
+    for (std::int32_t device = 0; device < group.devices(); ++device) {
+      cudaSetDevice(device);
+      compute_wanted(device);
+      different_.push_back(std::make_unique<DeviceArray<unsigned long long>>(1));
+      different_.back()->set_bytes(0);
+    }
+    group.synchronize();
   }
 
   /// Without heads of its own a rank has nothing to launch, so such layers are not tested here.
   void run() {
+    if (::testing::Test::HasFatalFailure()) return;
     for (std::int32_t rank = 0; rank < group_.ranks(); ++rank) {
       group_.use(rank);
       const auto& launch = launches_[static_cast<std::size_t>(rank)];
@@ -105,23 +119,43 @@ class Layer {
     }
   }
 
+  cudaGraphExec_t captured(std::int32_t rank, int launches) {
+    group_.use(rank);
+    const cudaStream_t stream = group_.stream(rank);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t out = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < launches; ++i)
+      EXPECT_TRUE(launches_[static_cast<std::size_t>(rank)].value().launch(stream).ok());
+    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream, &graph));
+    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&out, graph, 0));
+    EXPECT_EQ(cudaSuccess, cudaGraphUpload(out, stream));
+    cudaGraphDestroy(graph);
+    return out;
+  }
+
   void poison(int slot) {
     for (std::int32_t rank = 0; rank < group_.ranks(); ++rank) {
       group_.use(rank);
-      cudaMemset(layout_.output_row(group_.symmetric(rank), slot, 1, 0, 0, 0), 0xff,
-                 static_cast<std::size_t>(layout_.output_slot) * 2);
+      cudaMemsetAsync(layout_.output_row(group_.symmetric(rank), slot, 1, 0, 0, 0), 0xff,
+                      static_cast<std::size_t>(layout_.output_slot) * 2, group_.stream(rank));
     }
     group_.synchronize();
   }
 
-  void expect_right(int slot) {
+  std::int64_t slot_bytes() const { return layout_.output_slot * 2; }
+  void* slot(std::int32_t rank, int slot) const {
+    return layout_.output_row(group_.symmetric(rank), slot, 1, 0, 0, 0);
+  }
+
+  /// All ranks, or the ones from `first_rank` on.
+  void expect_right(int slot, std::int32_t first_rank = 0) {
     const UlyssesConfig& c = layout_.config;
     group_.expect_no_stop(layout_);
-    for (std::int32_t rank = 0; rank < group_.ranks(); ++rank) {
+    for (std::int32_t rank = first_rank; rank < group_.ranks(); ++rank) {
       group_.use(rank);
-      compute_wanted(rank % group_.devices());
-      DeviceArray<unsigned long long> different(1);
-      different.set_bytes(0);
+      unsigned long long* const different =
+          different_[static_cast<std::size_t>(rank % group_.devices())]->get();
       const std::int64_t received = layout::rows_received(c.segments, c.segment_count, rank);
       const auto* const wanted = wanted_[static_cast<std::size_t>(rank % group_.devices())]->get();
       const std::int64_t units = c.head_dim / 8;
@@ -130,19 +164,24 @@ class Layer {
         const RowSegment& s = c.segments[i];
         if (s.rank != rank && s.rank != layout::kAllRanks) continue;
         for (std::int64_t b = 0; b < c.batch; ++b)
-          count_different<<<
-              dim3(static_cast<unsigned>(s.end - s.begin), static_cast<unsigned>(c.heads)), 32>>>(
+          count_different<<<dim3(static_cast<unsigned>(s.end - s.begin),
+                                 static_cast<unsigned>(c.heads)),
+                            32, 0, group_.stream(rank)>>>(
               reinterpret_cast<const uint4*>(
                   layout_.output_row(group_.symmetric(rank), slot, received, b, s.row, 0)),
               reinterpret_cast<const uint4*>(wanted +
                                              (b * c.rows + s.begin) * c.heads * c.head_dim),
               heads_first ? units : c.heads * units, heads_first ? received * units : units,
-              c.heads * units, units, static_cast<int>(units), different.get());
+              c.heads * units, units, static_cast<int>(units), different);
       }
+    }
+    group_.synchronize();
+    for (std::int32_t device = 0; device < group_.devices(); ++device) {
+      cudaSetDevice(device);
       unsigned long long count = 1;
-      ASSERT_EQ(cudaSuccess,
-                cudaMemcpy(&count, different.get(), sizeof count, cudaMemcpyDeviceToHost));
-      EXPECT_EQ(0u, count) << "16-byte units of rank " << rank;
+      ASSERT_EQ(cudaSuccess, cudaMemcpy(&count, different_[static_cast<std::size_t>(device)]->get(),
+                                        sizeof count, cudaMemcpyDeviceToHost));
+      EXPECT_EQ(0u, count) << "16-byte units of device " << device;
     }
   }
 
@@ -189,6 +228,7 @@ class Layer {
   UlyssesLayout layout_;
   Arrays query_, key_, value_, wanted_;
   std::vector<Result<Attention>> launches_;
+  std::vector<std::unique_ptr<DeviceArray<unsigned long long>>> different_;
 };
 
 class FusedAttention : public ::testing::Test {
@@ -264,7 +304,65 @@ TEST_F(FusedAttention, LargeLayerOverAllGpus) {
   }
 }
 
-// XSTAGE_STRESS launches, 200 by default, each with its own table of segments.
+// A rank that is behind reads launch n while others are in n + 1; nobody may write n + 2 into that
+// slot before. The slow rank poisons what it has read, so that an early writer's rows would be
+// gone.
+TEST_F(FusedAttention, NobodyOverwritesWhatASlowRankReads) {
+  const auto ranks_group = group(2);
+  Layer layer(*ranks_group, config_of(2, 1, 1000, 4, 4, 128, shares(1000, 2)), 7);
+  for (const int slot : {0, 1}) layer.poison(slot);
+  constexpr int kLaunches = 8;
+  const std::int64_t bytes = layer.slot_bytes();
+  ranks_group->use(1);
+  const cudaStream_t slow = ranks_group->stream(1);
+  DeviceArray<std::uint8_t> read(kLaunches * bytes);
+  for (int launch = 1; launch <= kLaunches; ++launch) {
+    layer.run();
+    ranks_group->use(1);
+    spin<<<1, 1, 0, slow>>>(300'000);
+    CUDA_OK(cudaMemcpyAsync(read.get() + (launch - 1) * bytes, layer.slot(1, launch & 1),
+                            static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, slow));
+    CUDA_OK(
+        cudaMemsetAsync(layer.slot(1, launch & 1), 0xff, static_cast<std::size_t>(bytes), slow));
+  }
+  ranks_group->synchronize();
+  for (int launch = 1; launch <= kLaunches; ++launch) {
+    ranks_group->use(1);
+    CUDA_OK(cudaMemcpy(layer.slot(1, 0), read.get() + (launch - 1) * bytes,
+                       static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice));
+    layer.expect_right(0, 1);
+  }
+}
+
+// Epochs advance with every replay, so a graph works whatever the slot it was captured in: it holds
+// no address of one slot and no number of a launch.
+TEST_F(FusedAttention, CapturedAndReplayed) {
+  for (const std::int32_t launches : {1, 3}) {
+    const auto ranks_group = group(2);
+    Layer layer(*ranks_group, config_of(2, 1, 1000, 4, 2, 128, shares(1000, 2)), 7);
+    std::vector<cudaGraphExec_t> graphs;
+    for (std::int32_t rank = 0; rank < 2; ++rank) graphs.push_back(layer.captured(rank, launches));
+    int epoch = 0;
+    for (int replay = 0; replay < 6; ++replay) {
+      epoch += launches;
+      layer.poison(epoch & 1);
+      for (std::int32_t rank = 0; rank < 2; ++rank) {
+        ranks_group->use(rank);
+        CUDA_OK(cudaGraphLaunch(graphs[static_cast<std::size_t>(rank)], ranks_group->stream(rank)));
+      }
+      ranks_group->synchronize();
+      layer.expect_right(epoch & 1);
+    }
+    // Launches outside of the graph go on where it stopped.
+    layer.poison(++epoch & 1);
+    layer.run();
+    ranks_group->synchronize();
+    layer.expect_right(epoch & 1);
+    for (const cudaGraphExec_t graph : graphs) cudaGraphExecDestroy(graph);
+  }
+}
+
+// XSTAGE_STRESS launches, 200 by default; each table of segments serves ten of them.
 TEST_F(FusedAttention, RandomSegments) {
   const char* const wanted = std::getenv("XSTAGE_STRESS");
   const int launches = wanted != nullptr ? std::atoi(wanted) : 200;
@@ -274,8 +372,9 @@ TEST_F(FusedAttention, RandomSegments) {
   };
   std::unique_ptr<RankGroup> ranks_group;
   int epoch = 0;
-  for (int i = 0; i < launches; ++i) {
-    if (i % 50 == 0) {
+  constexpr int kOfATable = 10;
+  for (int i = 0; i < launches; i += kOfATable) {
+    if (i % 500 == 0) {
       ranks_group = group(1 + static_cast<std::int32_t>(below(8)));
       epoch = 0;
     }
@@ -285,7 +384,7 @@ TEST_F(FusedAttention, RandomSegments) {
     UlyssesConfig config = config_of(ranks, 1, rows, heads, heads, below(2) == 0 ? 64 : 128,
                                      random_segments(rows, ranks, random));
     if (below(2) == 0) config.output_order = layout::OutputOrder::kHeadsRows;
-    expect_layer(*ranks_group, config, epoch);
+    expect_layer(*ranks_group, config, epoch, kOfATable);
     if (HasFailure()) {
       ADD_FAILURE() << "launch " << i << ", " << ranks << " ranks, " << rows << " rows";
       return;

@@ -35,7 +35,8 @@ class UlyssesLayer : public ::testing::Test {
   }
 
   static void expect_right(const UlyssesConfig& config,
-                           const std::vector<std::int64_t>& key_length = {}) {
+                           const std::vector<std::int64_t>& key_length = {},
+                           Sequence sequence = Sequence::kLayer) {
     const auto checked = layout::checked(config);
     ASSERT_TRUE(checked.ok()) << checked.error().message();
     auto group = Group::create(config, 2'000'000'000);
@@ -46,7 +47,7 @@ class UlyssesLayer : public ::testing::Test {
       for (const cpu::UlyssesInput& in : data.inputs)
         inputs.push_back({in.query, in.key, in.value});
       ASSERT_TRUE((*group)->set_inputs(inputs, key_length).ok());
-      auto outputs = (*group)->run();
+      auto outputs = (*group)->run(sequence);
       ASSERT_TRUE(outputs.ok()) << outputs.error().message();
       std::vector<cpu::UlyssesOutput> as_cpu;
       for (RankOutput& o : *outputs) as_cpu.push_back({o.output, o.local, o.log_sum_exp});
@@ -98,6 +99,17 @@ TEST_F(UlyssesLayer, KeyLengthsAndScale) {
   expect_right(c, {0, 260, 100});
 }
 
+TEST_F(UlyssesLayer, BaselinesGiveTheSame) {
+  for (const Sequence sequence : {Sequence::kAttentionThenPush, Sequence::kPerDestination}) {
+    expect_right(config_of(2, 333, 6, 6, 64), {}, sequence);
+    UlyssesConfig c = config_of(1, 377, 5, 5, 128);
+    const auto segments = layout::sharded_with_text({77, TextRows::kBeforeOnAll}, 300, c.ranks);
+    layout::set_segments(c, segments);
+    layout::set_key_segments(c, segments);
+    expect_right(c, {}, sequence);
+  }
+}
+
 TEST_F(UlyssesLayer, TimesAreTaken) {
   auto group = Group::create(config_of(1, 1024, 4, 4, 128), 2'000'000'000);
   ASSERT_TRUE(group.ok()) << group.error().message();
@@ -105,7 +117,7 @@ TEST_F(UlyssesLayer, TimesAreTaken) {
   ASSERT_TRUE((*group)->run().ok());
   for (const Sequence sequence :
        {Sequence::kInputs, Sequence::kAttention, Sequence::kFused, Sequence::kPush,
-        Sequence::kAttentionThenPush, Sequence::kLayer}) {
+        Sequence::kAttentionThenPush, Sequence::kPerDestination, Sequence::kLayer}) {
     const auto times = (*group)->time(sequence, 2, 3);
     ASSERT_TRUE(times.ok()) << times.error().message();
     ASSERT_EQ(2u, times->size());

@@ -139,8 +139,16 @@ TEST(UlyssesPlan, LongSequencesHideTheirOutput) {
   EXPECT_EQ(plan->phases[0].stall_per_tile_us, 0);
   EXPECT_LE(plan->schedules[0].time_us, plan->schedules[1].time_us);
   EXPECT_LT(plan->schedules[0].time_us / plan->math_us, 1.02);
+  ASSERT_TRUE(plan->overlap.has_value());
+  EXPECT_NEAR(plan->overlap->residual_us, plan->schedules[plan->chosen].time_us - plan->math_us,
+              1e-9);
+  EXPECT_NEAR(plan->overlap->hidden_share, 1 - plan->overlap->residual_us / plan->overlap->push_us,
+              1e-12);
+  EXPECT_GT(plan->overlap->push_us, plan->combine_us);
+  EXPECT_GT(plan->overlap->hidden_share, 0.9);
   p.ranks = 1;
   EXPECT_FALSE(plan_ulysses(profile(), p, given_rate(650))->phases[0].prediction.has_value());
+  EXPECT_FALSE(plan_ulysses(profile(), p, given_rate(650))->overlap.has_value());
   p.seq = 0;
   EXPECT_EQ(plan_ulysses(profile(), p, given_rate(650)).error().field, "seq");
 }

@@ -42,6 +42,14 @@ struct ScheduleEstimate {
   double stall_us = 0;  ///< back-pressure, per SM
 };
 
+/// What fusing an exchange into a kernel leaves of it, in the chosen order.
+struct Overlap {
+  double residual_us = 0;     ///< fused less the kernel alone
+  double residual_share = 0;  ///< of the kernel alone
+  double push_us = 0;         ///< the exchange as a kernel of its own, behind the other one
+  double hidden_share = 0;    ///< 1 − residual / push
+};
+
 struct Plan {
   std::vector<Phase> phases;
   std::vector<ScheduleEstimate> schedules;
@@ -50,13 +58,14 @@ struct Plan {
   model::Mechanism mechanism = model::Mechanism::kTmaBulk;
   int threads = 0;
   std::string mechanism_reason;
-  double math_us = 0;             ///< matrix work alone
-  double combine_us = 0;          ///< remote results at the drain rate
-  double dispatch_us = 0;         ///< tokens from other ranks, in the cheaper of two ways
-  bool dispatch_by_rank = false;  ///< once a destination rank; else once a (token, expert)
-  double bound_us = 0;            ///< no order is faster: matrix work, link or weights
-  double weights_us = 0;          ///< weights read once
-  double outside_us = 0;          ///< what stands alone in every order: first rows, slot sum
+  double math_us = 0;              ///< matrix work alone
+  double combine_us = 0;           ///< remote results at the drain rate
+  double dispatch_us = 0;          ///< tokens from other ranks, in the cheaper of two ways
+  bool dispatch_by_rank = false;   ///< once a destination rank; else once a (token, expert)
+  double bound_us = 0;             ///< no order is faster: matrix work, link or weights
+  double weights_us = 0;           ///< weights read once
+  double outside_us = 0;           ///< what stands alone in every order: first rows, slot sum
+  std::optional<Overlap> overlap;  ///< of attention on several ranks
   MathRates rates;
   std::vector<std::string> assumed;  ///< what was not measured
   std::vector<std::string> warnings;

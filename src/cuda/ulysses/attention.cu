@@ -26,8 +26,8 @@ Result<bool> check(const AttentionInputs& in) {
     if (view.type != layout::ScalarType::kBf16)
       return bad_input("attention takes bfloat16", name, "another type", "bfloat16");
     for (int i = 0; i < 4; ++i)
-      if (view.shape[i] < 1 || view.shape[i] > INT32_MAX)
-        return bad_input("a dimension is out of range", name, shape_text(view), "1 to 2147483647");
+      if (view.shape[i] < 1 || view.shape[i] > 1 << 30)
+        return bad_input("a dimension is out of range", name, shape_text(view), "1 to 1073741824");
     if (view.shape[0] != in.query.shape[0] || view.shape[3] != in.query.shape[3])
       return bad_input("batch and head_dim must be the query's", name, shape_text(view),
                        shape_text(in.query));
@@ -57,7 +57,8 @@ Result<bool> check(const AttentionInputs& in) {
 
 /// Runs `make` for the tiling of this head_dim.
 template <class Make>
-auto with_tiling(std::int64_t head_dim, Make&& make) {
+auto with_tiling(std::int64_t head_dim, bool spans, Make&& make) {
+  if (spans) return head_dim == 128 ? make(Spanned128{}) : make(Spanned64{});
   return head_dim == 128 ? make(Tiling128{}) : make(Tiling64{});
 }
 
@@ -159,7 +160,7 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
   auto params = std::make_shared<Params>();
   Attention attention;
   attention.head_dim_ = in.query.shape[3];
-  return with_tiling(attention.head_dim_, [&](auto tiling) -> Result<Attention> {
+  return with_tiling(attention.head_dim_, false, [&](auto tiling) -> Result<Attention> {
     using T = decltype(tiling);
     const Result<bool> filled = fill_local<T>(in, output, *params);
     if (!filled.ok()) return filled.error();
@@ -173,9 +174,8 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
   });
 }
 
-Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& output) {
-  const Result<bool> good = check(in);
-  if (!good.ok()) return good.error();
+Result<bool> Attention::check_fused(const AttentionInputs& in, const RankMemory& output) {
+  if (const Result<bool> good = check(in); !good.ok()) return good;
   const layout::UlyssesConfig& config = output.layout.config;
   if (!output.layout.valid || config.ranks < 1 || config.ranks > kMaxRanks)
     return bad_input("this number of ranks has no fused output", "ranks",
@@ -190,10 +190,18 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
     if (in.query.shape[i] != wanted[i])
       return bad_input("the queries do not fit the layout", "query", shape_text(in.query),
                        "[batch, rows, heads of this rank, head_dim] of the layout");
+  return true;
+}
+
+Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& output) {
+  if (const Result<bool> good = check_fused(in, output); !good.ok()) return good.error();
+  const layout::UlyssesConfig& config = output.layout.config;
   auto params = std::make_shared<Params>();
   Attention attention;
   attention.head_dim_ = config.head_dim;
-  return with_tiling(attention.head_dim_, [&](auto tiling) -> Result<Attention> {
+  params->spans = {output.span_words, output.span_capacity};
+  const bool spans = output.span_words != nullptr;
+  return with_tiling(attention.head_dim_, spans, [&](auto tiling) -> Result<Attention> {
     using T = decltype(tiling);
     const Result<bool> filled = fill_fused<T>(in, output, *params);
     if (!filled.ok()) return filled.error();
@@ -202,13 +210,15 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
     const Result<int> grid = grid_of<T>(*params);
     if (!grid.ok()) return grid.error();
     attention.grid_ = grid.value();
+    params->straddling = has_straddling<T>(*params);
+    params->pace_ns = pace_of<T>(attention.grid_, output.pace_gb_per_s);
     attention.params_ = std::move(params);
     return attention;
   });
 }
 
 Result<bool> Attention::launch(void* stream) const {
-  return with_tiling(head_dim_, [&](auto tiling) {
+  return with_tiling(head_dim_, params_->spans.words != nullptr, [&](auto tiling) {
     return ulysses::launch<decltype(tiling)>(*params_, grid_, static_cast<cudaStream_t>(stream));
   });
 }

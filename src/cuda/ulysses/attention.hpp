@@ -24,8 +24,8 @@ struct AttentionInputs {
   /// Query heads a key head, and how many of the first key head's come before these; 0: as many as
   /// the heads say. They differ where a rank has only part of a key head's group.
   std::int64_t group = 0, group_begin = 0;
-  /// [batch] in device memory: keys from there on have no weight (their values must be finite).
-  /// 0 gives zeros and a log-sum-exp of −inf. Null: all keys.
+  /// [batch] in device memory: keys from there on have no weight, whatever they and their values
+  /// are. 0 gives zeros and a log-sum-exp of −inf. Null: all keys.
   const std::int32_t* key_lengths = nullptr;
   float scale = 0;       ///< of the logits, positive; 0 means 1/sqrt(head_dim)
   float* lse = nullptr;  ///< [batch][heads][rows] fp32 in device memory, or null: not wanted
@@ -45,6 +45,9 @@ class Attention {
   /// their launches must be able to run at the same time: one GPU a rank. The kernel ends when this
   /// rank's own rows have arrived.
   static Result<Attention> fused(const AttentionInputs& in, const RankMemory& output);
+
+  /// Whether fused() would take these, without asking a driver anything.
+  static Result<bool> check_fused(const AttentionInputs& in, const RankMemory& output);
 
   /// `stream`: a cudaStream_t.
   Result<bool> launch(void* stream) const;

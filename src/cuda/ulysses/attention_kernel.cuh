@@ -1,16 +1,17 @@
 // Attention forward for sm_90a, persistent: each block walks its tiles of the schedule.
 //
 //   producer   one thread: loads Q, K and V by TMA                        producer.cuh
-//   signaller  one thread: tells other ranks, waits for them              signals.cuh
-//   consumers  two or three warpgroups: products, softmax, output        consumer.cuh, output.cuh
+//   storer     one thread: output by TMA to its owners, their signals     storer.cuh, signals.cuh
+//   consumers  two or three warpgroups: products, softmax, staging        consumer.cuh, output.cuh
 //
 // The schedule is xstage/schedule/ulysses.hpp. In a fused launch the output goes straight to the
 // rank that owns its rows, and the kernel ends when all peers' rows for this rank have arrived.
 #pragma once
 
+#include "cuda/ptx/dependent.cuh"
 #include "cuda/ulysses/consumer.cuh"
 #include "cuda/ulysses/producer.cuh"
-#include "cuda/ulysses/signals.cuh"
+#include "cuda/ulysses/storer.cuh"
 #include "cuda/ulysses/tiling.hpp"
 
 namespace xstage::ulysses {
@@ -26,11 +27,13 @@ __device__ __forceinline__ void init_barriers(Shared<T>& shared) {
     ptx::mbarrier_init(&shared.key_empty[i], kWarps);
     ptx::mbarrier_init(&shared.value_empty[i], kWarps);
   }
-  ptx::mbarrier_init(&shared.stored, T::kConsumers);
-  ptx::mbarrier_init(&shared.sent_off, T::kConsumers);
+  for (int group = 0; group < T::kConsumers; ++group) {
+    ptx::mbarrier_init(&shared.staged[group], 4);
+    ptx::mbarrier_init(&shared.staging_free[group], 1);
+  }
+  ptx::mbarrier_init(&shared.slot_known, 1);
+  ptx::mbarrier_init(&shared.stored, 1);
   ptx::fence_mbarrier_init();
-  for (int group = 0; group < T::kConsumers; ++group)
-    for (int rank = 0; rank < kMaxRanks; ++rank) shared.sent[group][rank] = 0;
 }
 
 template <class T>
@@ -42,12 +45,10 @@ __device__ __forceinline__ void produce(const Params& params, Shared<T>& shared)
 }
 
 template <class T>
-__device__ __forceinline__ void signal(const Params& params, Shared<T>& shared) {
-  static_assert(sizeof(LaunchSignals) <= sizeof(shared.signals));
-  auto& signals = *new (shared.signals) LaunchSignals(params.signals, sync::Site::kOutputPieces);
-  signals.begin();
-  await(&shared.sent_off, 0);
-  signals.end(shared.sent);
+__device__ __forceinline__ void store(const Params& params, Shared<T>& shared) {
+  static_assert(sizeof(Storer<T>) <= sizeof(shared.storer));
+  auto& storer = *new (shared.storer) Storer<T>(params, shared);
+  storer.run();
 }
 
 template <class T>
@@ -56,17 +57,20 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t memory[];  // whole atoms of the 128-byte swizzle
   auto& shared = *reinterpret_cast<Shared<T>*>(memory);
   const int group = static_cast<int>(threadIdx.x / 128);
+  ptx::dependents_may_start();
   if (threadIdx.x == 0) {
-    const int slot = params.fused ? LaunchSignals::slot_of(params.signals) : 0;
     init_barriers(shared);
-    shared.slot = slot;
+    for (const InputMaps& maps : params.inputs)
+      for (const CUtensorMap* map : {&maps.query, &maps.key, &maps.value})
+        ptx::prefetch_tensor_map(map);
   }
   __syncthreads();
 
   if (group == 0) {
     ptx::set_registers_down<T::kProducerRegisters>();
+    ptx::dependency_wait();  // for the consumers too: all that they do follows from a load
     if (threadIdx.x == 0) produce(params, shared);
-    if (threadIdx.x == 32 && params.fused) signal(params, shared);
+    if (threadIdx.x == 32) store(params, shared);
   } else {
     ptx::set_registers_up<T::kConsumerRegisters>();
     Consumer<T>(params, shared, group - 1).run();

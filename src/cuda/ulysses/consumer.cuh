@@ -33,7 +33,7 @@ class Consumer {
       for (int i = 0; i < T::kHeadDim / 2; ++i) o[i] = 0;
       softmax_.reset();
       if (note.key_blocks > 0)
-        attend(note.key_blocks, note.tail, note.flush != 0 ? kFlushStep : 0, o, output);
+        attend(note.key_blocks, note.tail, o);
       else
         release(&shared_.query_empty);
       float inverse[2], lse[2];
@@ -44,14 +44,10 @@ class Consumer {
   }
 
  private:
-  /// In the first own tile, the step at which the tiles sent before are told to their owners: late
-  /// enough (2 us a step) that the last of them has long drained, early enough that the signals are
-  /// there before the kernel ends.
-  static constexpr int kFlushStep = 8;
   static constexpr int kTurn = 1;  // named barriers from here on, one a warpgroup
+  static constexpr int kCleared = 7;
 
-  __device__ __forceinline__ void attend(int key_blocks, int tail, int flush_step,
-                                         float (&o)[T::kHeadDim / 2], Output<T>& output) {
+  __device__ __forceinline__ void attend(int key_blocks, int tail, float (&o)[T::kHeadDim / 2]) {
     float s[T::kBlockN / 2];
     std::uint32_t p[T::kBlockN / 4];
     await(&shared_.key_full[key_.stage()], key_.parity());
@@ -63,9 +59,9 @@ class Consumer {
     if (tail < T::kBlockN) mask_columns(s, tail);
     softmax_.first(s);
     pack_weights(p, s);
+    if (params_.key_lengths != nullptr && tail < T::kBlockN) clear_values(tail);
 
     for (int step = 1; step < key_blocks; ++step) {
-      if (step == flush_step) output.sent_off();
       await(&shared_.key_full[key_.stage()], key_.parity());
       await(&shared_.value_full[value_.stage()], value_.parity());
       take_turn();
@@ -99,6 +95,22 @@ class Consumer {
     ptx::wgmma_wait<0>();
     ptx::hold_registers(o);
     release_value();
+  }
+
+  /// Values of keys without weight may be anything, and zero times NaN is NaN: the first tile's
+  /// rows from `tail` on become zeros. Every warpgroup clears all of them before its own products;
+  /// that the other one may clear them again, or read them, makes no difference.
+  __device__ __forceinline__ void clear_values(int tail) {
+    await(&shared_.value_full[value_.stage()], value_.parity());
+    constexpr int kUnits = T::kChunk / 8;
+    auto* const value = reinterpret_cast<uint4*>(shared_.value[value_.stage()]);
+    for (int i = tail * kUnits + static_cast<int>(threadIdx.x % 128); i < T::kBlockN * kUnits;
+         i += 128)
+#pragma unroll
+      for (int chunk = 0; chunk < T::kChunks; ++chunk)
+        value[chunk * T::kBlockN * kUnits + i] = make_uint4(0, 0, 0, 0);
+    ptx::fence_proxy_async_shared();
+    ptx::named_barrier_sync(kCleared + group_, 128);
   }
 
   /// S = Q·Kᵀ, 16 columns of the head a product.

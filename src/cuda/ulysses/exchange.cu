@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <new>
-#include <numeric>
 #include <string>
+#include <type_traits>
 
 #include "cuda/probe/check.cuh"
+#include "cuda/ptx/dependent.cuh"
 #include "cuda/ptx/store.cuh"
+#include "cuda/ulysses/dependent_launch.hpp"
 #include "cuda/ulysses/signals.cuh"
 #include "cuda/ulysses/signals.hpp"
 #include "xstage/schedule/fast_divisor.hpp"
@@ -31,34 +33,48 @@ struct CopyJob {
 
 inline constexpr int kMaxJobs = 160;
 
-struct ExchangeParams {
+/// Of a launch, but for its jobs.
+struct ExchangeHead {
   Signals signals;
   std::int64_t tiles[2] = {};  ///< for other ranks, for this one
   std::int64_t places = 0;     ///< turns of one tile for each rank; some at the end are empty
   schedule::FastDivisor by_ranks;
-  std::int32_t remote_jobs = 0;  ///< they come first
+  std::int64_t stored_before[kMaxRanks] = {};  ///< pieces there, by launches before this one
+  std::int32_t remote_jobs = 0;                ///< they come first
   std::int32_t job_count = 0;
   std::int32_t unit_bits = 4;  ///< 16-byte units of a head: 2^unit_bits
   sync::Site site = sync::Site::kExchangePieces;
+};
+
+struct ExchangeParams : ExchangeHead {
   CopyJob jobs[kMaxJobs] = {};
+};
+
+/// What the kernel gets. Parameters cost launch time by their size (22 KB for all jobs), and most
+/// layers have few jobs.
+template <int kJobs>
+struct ExchangeArgs {
+  ExchangeHead head;
+  CopyJob jobs[kJobs];
 };
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kUnroll = 8;  // loads in flight a thread, so that latency does not limit the link
+constexpr int kThreads = 256;  // of a team, which copies one tile at a time
+constexpr int kTeams = 2;      // of a block
+constexpr int kUnroll = 8;     // loads in flight a thread, so that latency does not limit the link
 constexpr int kTileUnits = kThreads * kUnroll;
-constexpr int kBlocksPerSm = 2;
+constexpr int kBlockThreads = kTeams * kThreads + 32;
 
 /// Copies one tile of a job, 16 bytes a thread and step: all loads first, then all stores.
 __device__ __forceinline__ void copy_tile(const CopyJob& job, int unit_bits, int slot,
                                           std::int32_t row0) {
+  const auto thread = static_cast<std::int32_t>(threadIdx.x % kThreads);
   const std::int32_t row_units = job.heads << unit_bits;
   const std::int32_t rows = min(job.tile_rows, job.rows_all - row0);
   const std::int32_t units = rows * row_units;
   const std::int32_t mask = (1 << unit_bits) - 1;
-  for (std::int32_t base = static_cast<std::int32_t>(threadIdx.x); base < units;
-       base += kTileUnits) {
+  for (std::int32_t base = thread; base < units; base += kTileUnits) {
     uint4 value[kUnroll];
     std::int64_t place[kUnroll];
 #pragma unroll
@@ -85,22 +101,40 @@ __device__ __forceinline__ void copy_tile(const CopyJob& job, int unit_bits, int
   }
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    exchange_rows(const __grid_constant__ ExchangeParams params) {
-  __shared__ std::int64_t sent[1][kMaxRanks];
-  __shared__ __align__(16) std::uint8_t storage[sizeof(LaunchSignals)];
-  auto& signals = *reinterpret_cast<LaunchSignals*>(storage);
-  const int slot = LaunchSignals::slot_of(params.signals);
-  if (threadIdx.x < kMaxRanks) sent[0][threadIdx.x] = 0;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    new (storage) LaunchSignals(params.signals, params.site);
-    signals.begin();
+/// The first block only signals: a release waits until the stores of its SM are done, so on an SM
+/// that copies all the while the launch's opening took 35 us. In the other blocks teams of threads
+/// copy, and one more warp has a thread that signals, whose waits nobody waits for.
+template <int kJobs>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    exchange_rows(const __grid_constant__ ExchangeArgs<kJobs> args) {
+  __shared__ std::int64_t sent[kTeams][kMaxRanks];
+  __shared__ __align__(16) std::uint8_t storage[sizeof(LaunchSignals)];  // no registers for it
+  const ExchangeHead& params = args.head;
+  ptx::dependents_may_start();
+  ptx::dependency_wait();
+  if (threadIdx.x >= kTeams * kThreads) {
+    auto& signals = *reinterpret_cast<LaunchSignals*>(storage);
+    if (threadIdx.x == kTeams * kThreads)
+      (new (storage) LaunchSignals(params.signals, params.site))->begin();
+    __syncthreads();
+    if (threadIdx.x == kTeams * kThreads) {
+      signals.tell(sent);
+      signals.wait();
+    }
+    return;
   }
+  const int team = static_cast<int>(threadIdx.x / kThreads);
+  const bool first = threadIdx.x % kThreads == 0;
+  if (first)
+    for (int rank = 0; rank < kMaxRanks; ++rank)
+      sent[team][rank] = blockIdx.x == 0 && team == 0 ? params.stored_before[rank] : 0;
+  const int slot = LaunchSignals::slot_of(params.signals);
   // Tiles for this rank itself take turns with the others: a copy in its own memory then runs while
   // the link is busy.
   std::int32_t remote_job = 0, own_job = params.remote_jobs;
-  for (std::int64_t place = blockIdx.x; place < params.places; place += gridDim.x) {
+  const std::int64_t teams = (static_cast<std::int64_t>(gridDim.x) - 1) * kTeams;
+  std::int64_t place = (static_cast<std::int64_t>(blockIdx.x) - 1) * kTeams + team;
+  for (; blockIdx.x > 0 && place < params.places; place += teams) {
     const auto turn =
         static_cast<std::int64_t>(params.by_ranks.quotient(static_cast<std::uint64_t>(place)));
     const auto in_turn = place - turn * params.by_ranks.divisor();
@@ -109,16 +143,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     if (tile >= params.tiles[own]) continue;
     std::int32_t job = own ? own_job : remote_job;
     const std::int32_t last = own ? params.job_count : params.remote_jobs;
-    while (job + 1 < last && params.jobs[job + 1].first_tile <= tile) ++job;
+    while (job + 1 < last && args.jobs[job + 1].first_tile <= tile) ++job;
     (own ? own_job : remote_job) = job;
-    const CopyJob& j = params.jobs[job];
+    const CopyJob& j = args.jobs[job];
     const auto row0 = static_cast<std::int32_t>((tile - j.first_tile) * j.tile_rows);
     copy_tile(j, params.unit_bits, slot, row0);
-    if (threadIdx.x == 0)
-      sent[0][j.rank] += static_cast<std::int64_t>(min(j.tile_rows, j.rows_all - row0)) * j.heads;
+    if (first)
+      sent[team][j.rank] +=
+          static_cast<std::int64_t>(min(j.tile_rows, j.rows_all - row0)) * j.heads;
   }
   __syncthreads();
-  if (threadIdx.x == 0) signals.end(sent);
 }
 
 class JobList {
@@ -181,19 +215,28 @@ Result<bool> check_view(const layout::TensorView& view, const std::int64_t (&wan
   return true;
 }
 
+/// Runs `make` for the smallest kernel that holds these jobs.
+template <class Make>
+auto with_jobs(std::int32_t count, Make&& make) {
+  if (count <= 8) return make(std::integral_constant<int, 8>{});
+  if (count <= 24) return make(std::integral_constant<int, 24>{});
+  return make(std::integral_constant<int, kMaxJobs>{});
+}
+
 /// Deals the tiles out and loads the kernel, which the first launch might wait for (launch.cuh).
 Result<int> deal(ExchangeParams& params) {
   cudaFuncAttributes attributes{};
-  XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, exchange_rows));
+  XSTAGE_CUDA_TRY(with_jobs(params.job_count, [&](auto jobs) {
+    return cudaFuncGetAttributes(&attributes, exchange_rows<jobs>);
+  }));
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
   XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
   const std::int64_t ranks = params.signals.ranks, others = ranks > 1 ? ranks - 1 : 1;
   params.by_ranks = schedule::FastDivisor(static_cast<std::uint32_t>(ranks));
   params.places = ranks * std::max(params.tiles[1], (params.tiles[0] + others - 1) / others);
-  // A grid that shares no factor with the ranks gives each block tiles of both kinds.
-  std::int64_t grid = std::clamp<std::int64_t>(params.places, 1, sms * kBlocksPerSm);
-  while (std::gcd(grid, ranks) != 1) --grid;
+  const std::int64_t grid =
+      1 + std::min<std::int64_t>((params.places + kTeams - 1) / kTeams, sms - 1);
   return static_cast<int>(grid);
 }
 
@@ -286,14 +329,46 @@ Result<Exchange> Exchange::inputs(const RankMemory& memory, const layout::Tensor
   return out;
 }
 
-Result<Exchange> Exchange::output(const RankMemory& memory, const layout::TensorView& output) {
-  if (const auto good = check_memory(memory); !good.ok()) return good.error();
-  const layout::UlyssesLayout& l = memory.layout;
-  const layout::UlyssesConfig& c = l.config;
+namespace {
+
+/// Of an exchange that arrives where a fused launch's output does.
+std::shared_ptr<ExchangeParams> output_params(const RankMemory& memory) {
+  const layout::UlyssesConfig& c = memory.layout.config;
   auto params = std::make_shared<ExchangeParams>();
   params->signals = signals_of(memory, kAttention);
   params->site = sync::Site::kOutputPieces;
   params->unit_bits = c.head_dim == 128 ? 4 : 3;
+  const std::int64_t received = layout::rows_received(c.segments, c.segment_count, memory.rank);
+  for (std::int32_t source = 0; source < c.ranks; ++source)
+    params->signals.expected[source] =
+        c.batch * layout::heads_of(c.heads, c.kv_heads, c.ranks, source).query.count * received;
+  return params;
+}
+
+}  // namespace
+
+Result<Exchange> Exchange::arrival(const RankMemory& memory) {
+  if (const auto good = check_memory(memory); !good.ok()) return good.error();
+  const layout::UlyssesConfig& c = memory.layout.config;
+  const std::int64_t heads =
+      layout::heads_of(c.heads, c.kv_heads, c.ranks, memory.rank).query.count;
+  auto params = output_params(memory);
+  for (std::int32_t rank = 0; rank < c.ranks; ++rank)
+    params->stored_before[rank] =
+        c.batch * heads * layout::rows_received(c.segments, c.segment_count, rank);
+  const Result<int> grid = deal(*params);
+  if (!grid.ok()) return grid.error();
+  Exchange out;
+  out.grid_ = grid.value();
+  out.params_ = std::move(params);
+  return out;
+}
+
+Result<Exchange> Exchange::output(const RankMemory& memory, const layout::TensorView& output) {
+  if (const auto good = check_memory(memory); !good.ok()) return good.error();
+  const layout::UlyssesLayout& l = memory.layout;
+  const layout::UlyssesConfig& c = l.config;
+  auto params = output_params(memory);
   const layout::HeadShare own = layout::heads_of(c.heads, c.kv_heads, c.ranks, memory.rank);
   const std::int64_t shape[4] = {c.batch, c.rows, own.query.count, c.head_dim};
   if (const auto good = check_view(output, shape, "output"); !good.ok()) return good.error();
@@ -309,10 +384,6 @@ Result<Exchange> Exchange::output(const RankMemory& memory, const layout::Tensor
       if (!added.ok()) return added.error();
     }
   }
-  const std::int64_t received = layout::rows_received(c.segments, c.segment_count, memory.rank);
-  for (std::int32_t source = 0; source < c.ranks; ++source)
-    params->signals.expected[source] =
-        c.batch * layout::heads_of(c.heads, c.kv_heads, c.ranks, source).query.count * received;
   const Result<int> grid = deal(*params);
   if (!grid.ok()) return grid.error();
   Exchange out;
@@ -322,10 +393,13 @@ Result<Exchange> Exchange::output(const RankMemory& memory, const layout::Tensor
 }
 
 Result<bool> Exchange::launch(void* stream) const {
-  exchange_rows<<<static_cast<unsigned>(grid_), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      *params_);
-  XSTAGE_CUDA_TRY(cudaGetLastError());
-  return true;
+  return with_jobs(params_->job_count, [&](auto jobs) {
+    ExchangeArgs<jobs> args;
+    args.head = *params_;
+    std::copy_n(params_->jobs, std::min<std::int32_t>(params_->job_count, jobs), args.jobs);
+    return launch_dependent(exchange_rows<jobs>, args, grid_, kBlockThreads, 0,
+                            static_cast<cudaStream_t>(stream));
+  });
 }
 
 }  // namespace xstage::ulysses

@@ -26,6 +26,10 @@ class Exchange {
   /// launch's signals and arrives in the same place.
   static Result<Exchange> output(const RankMemory& memory, const layout::TensorView& output);
 
+  /// Nothing but the signals for an output that launches before this one, in the same stream, have
+  /// stored at its owners.
+  static Result<Exchange> arrival(const RankMemory& memory);
+
   /// `stream`: a cudaStream_t.
   Result<bool> launch(void* stream) const;
 

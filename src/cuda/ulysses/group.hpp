@@ -32,6 +32,7 @@ enum class Sequence {
   kFused,              ///< attention, output to the owners
   kPush,               ///< push All-to-All of the output alone
   kAttentionThenPush,  ///< the serial baseline
+  kPerDestination,     ///< attention, one launch a destination, into the owners' buffers
   kLayer               ///< kInputs, then kFused
 };
 
@@ -48,15 +49,20 @@ class Group {
   /// Nearly normal values, generated on the GPUs.
   virtual Result<bool> set_random_inputs(std::uint64_t seed) = 0;
 
-  /// One layer, from inputs to outputs; all of the output is overwritten with NaN before. kTimeout
-  /// with the records in waits() when a rank waited too long.
-  virtual Result<std::vector<RankOutput>> run() = 0;
+  /// One layer, from inputs to outputs; all of the output is overwritten with NaN before.
+  /// `sequence` says how the output comes to its owners: kLayer, kAttentionThenPush or
+  /// kPerDestination. kTimeout with the records in waits() when a rank waited too long.
+  virtual Result<std::vector<RankOutput>> run(Sequence sequence = Sequence::kLayer) = 0;
 
   /// `rounds` times `launches` of the sequence on all ranks, released together; µs a launch for
   /// each round and rank: [round][rank]. Inputs must have been set, and run() once. No warm-up: ask
   /// twice.
   virtual Result<std::vector<std::vector<double>>> time(Sequence sequence, int rounds,
                                                         int launches) = 0;
+
+  /// The tile stores of one fused launch on rank 0, as xstage.spans/1 (see xstage/span.cuh), by the
+  /// kernel that records them. Inputs must have been set, and run() once.
+  virtual Result<std::string> spans() = 0;
 
   virtual const std::vector<sync::WaitRecord>& waits() const = 0;
   virtual const std::string& gpu_name() const = 0;

@@ -1,7 +1,7 @@
 // The group on real GPUs.
 #include <cuda_runtime.h>
 
-#include <array>
+#include <memory>
 #include <optional>
 
 #include "cuda/probe/check.cuh"
@@ -9,7 +9,10 @@
 #include "cuda/ulysses/attention.hpp"
 #include "cuda/ulysses/exchange.hpp"
 #include "cuda/ulysses/group.hpp"
+#include "cuda/ulysses/peer_access.hpp"
+#include "cuda/ulysses/per_destination.hpp"
 #include "xstage/layout/check.hpp"
+#include "xstage/span.cuh"
 
 namespace xstage::ulysses {
 namespace {
@@ -69,6 +72,7 @@ struct Rank {
   cudaEvent_t begin = nullptr, end = nullptr;
   std::optional<Exchange> inputs, push;
   std::optional<Attention> attention, with_lse, fused;
+  std::optional<PerDestination> per_destination;
 };
 
 class CudaGroup final : public Group {
@@ -151,7 +155,7 @@ class CudaGroup final : public Group {
     return synchronize();
   }
 
-  Result<std::vector<RankOutput>> run() override {
+  Result<std::vector<RankOutput>> run(Sequence sequence) override {
     const layout::UlyssesConfig& c = layout_.config;
     const auto slot = static_cast<std::int32_t>((outputs_ + 1) & 1);  // of the launch to come
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
@@ -163,7 +167,10 @@ class CudaGroup final : public Group {
     if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
       XSTAGE_CUDA_TRY(cudaSetDevice(rank));
-      if (const Result<bool> launched = launch(rank, Sequence::kLayer); !launched.ok())
+      if (sequence != Sequence::kLayer)
+        if (const Result<bool> launched = launch(rank, Sequence::kInputs); !launched.ok())
+          return launched.error();
+      if (const Result<bool> launched = launch(rank, sequence); !launched.ok())
         return launched.error();
       if (const Result<bool> launched = at(rank).with_lse->launch(at(rank).stream); !launched.ok())
         return launched.error();
@@ -218,6 +225,41 @@ class CudaGroup final : public Group {
     return out;
   }
 
+  Result<std::string> spans() override {
+    const layout::UlyssesConfig& c = layout_.config;
+    std::vector<std::unique_ptr<SpanCollector>> collectors;
+    std::vector<Attention> launches;
+    try {
+      for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        collectors.push_back(std::make_unique<SpanCollector>(kMaxSms, 256));
+        RankMemory memory = memory_of(rank);
+        memory.span_words = collectors.back()->buffer().words;
+        memory.span_capacity = collectors.back()->buffer().capacity;
+        const auto made = Attention::fused(inputs_of(rank), memory);
+        if (!made.ok()) return made.error();
+        launches.push_back(made.value());
+      }
+      if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
+      ++outputs_;
+      for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        const auto launched = launches[static_cast<std::size_t>(rank)].launch(at(rank).stream);
+        if (!launched.ok()) return launched.error();
+      }
+      if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
+      if (const Result<bool> in_time = check_waits(); !in_time.ok()) return in_time.error();
+      XSTAGE_CUDA_TRY(cudaSetDevice(0));
+      return collectors.front()->json({.kernel = "ulysses fused attention",
+                                       .bytes = static_cast<std::uint64_t>(64 * 2 * c.head_dim),
+                                       .mechanism = "tma_bulk",
+                                       .threads = 1,
+                                       .both_ways = ranks() > 1});
+    } catch (const std::exception& failure) {
+      return Error{ErrorKind::kUnsupported, failure.what(), {}, {}, {}};
+    }
+  }
+
   const std::vector<sync::WaitRecord>& waits() const override { return waits_; }
   const std::string& gpu_name() const override { return gpu_name_; }
   int driver_version() const override { return driver_; }
@@ -256,17 +298,7 @@ class CudaGroup final : public Group {
     XSTAGE_CUDA_TRY(cudaSetDevice(rank));
     for (std::int32_t peer = 0; peer < ranks(); ++peer) {
       if (peer == rank) continue;
-      int can = 0;
-      XSTAGE_CUDA_TRY(cudaDeviceCanAccessPeer(&can, rank, peer));
-      if (can == 0)
-        return Error{ErrorKind::kUnsupported, "two GPUs cannot reach each other's memory", "pair",
-                     std::to_string(rank) + " -> " + std::to_string(peer),
-                     "a pair with peer access (xstage doctor says why not)"};
-      const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
-      if (enabled == cudaErrorPeerAccessAlreadyEnabled)
-        cudaGetLastError();
-      else if (enabled != cudaSuccess)
-        return probe::cuda_error(enabled, "cudaDeviceEnablePeerAccess");
+      if (const Result<bool> reached = reach_peer(rank, peer); !reached.ok()) return reached;
     }
     Rank& r = at(rank);
     cudaFuncAttributes attributes{};  // loads it, as launch.cuh says why
@@ -290,27 +322,43 @@ class CudaGroup final : public Group {
     return true;
   }
 
-  Result<bool> prepare(std::int32_t rank) {
-    const layout::UlyssesConfig& c = layout_.config;
-    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
-    Rank& r = at(rank);
+  RankMemory memory_of(std::int32_t rank) {
     RankMemory memory;
     memory.layout = layout_;
     memory.rank = rank;
     memory.symmetric = symmetric_.data();
-    memory.workspace = r.workspace.get();
-    memory.records = r.records.get<sync::WaitRecord>();
+    memory.workspace = at(rank).workspace.get();
+    memory.records = at(rank).records.get<sync::WaitRecord>();
     memory.limit_ns = limit_ns_;
-    const auto view = [&](const Memory& m, std::int64_t rows, std::int64_t heads) {
-      return TensorView::contiguous(m.get(), layout::ScalarType::kBf16, c.batch, rows, heads,
-                                    c.head_dim);
-    };
+    return memory;
+  }
+
+  TensorView view(const Memory& memory, std::int64_t rows, std::int64_t heads) const {
+    const layout::UlyssesConfig& c = layout_.config;
+    return TensorView::contiguous(memory.get(), layout::ScalarType::kBf16, c.batch, rows, heads,
+                                  c.head_dim);
+  }
+
+  /// Of attention, as the exchange leaves them.
+  AttentionInputs inputs_of(std::int32_t rank) {
+    const std::int64_t heads = layout_.config.kv_heads;
+    AttentionInputs in =
+        exchanged_inputs(memory_of(rank), view(at(rank).key, held_keys(rank), heads),
+                         view(at(rank).value, held_keys(rank), heads));
+    in.key_lengths = at(rank).lengths.get<std::int32_t>();
+    return in;
+  }
+
+  Result<bool> prepare(std::int32_t rank) {
+    const layout::UlyssesConfig& c = layout_.config;
+    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    Rank& r = at(rank);
+    const RankMemory memory = memory_of(rank);
     const TensorView query = view(r.query, held(rank), c.heads);
     const TensorView key = view(r.key, held_keys(rank), c.kv_heads);
     const TensorView value = view(r.value, held_keys(rank), c.kv_heads);
     const TensorView local = view(r.local, c.rows, own(rank).query.count);
-    AttentionInputs in = exchanged_inputs(memory, key, value);
-    in.key_lengths = r.lengths.get<std::int32_t>();
+    const AttentionInputs in = inputs_of(rank);
     const auto keep = [](auto& place, auto made) -> Result<bool> {
       if (!made.ok()) return made.error();
       place = made.value();
@@ -322,7 +370,8 @@ class CudaGroup final : public Group {
                                      keep(r.push, Exchange::output(memory, local)),
                                      keep(r.attention, Attention::local(in, local)),
                                      keep(r.with_lse, Attention::local(with_lse, local)),
-                                     keep(r.fused, Attention::fused(in, memory))})
+                                     keep(r.fused, Attention::fused(in, memory)),
+                                     keep(r.per_destination, PerDestination::create(in, memory))})
       if (!kept.ok()) return kept;
     return true;
   }
@@ -340,6 +389,8 @@ class CudaGroup final : public Group {
       case Sequence::kFused: return r.fused->launch(r.stream);
       case Sequence::kPush: return r.push->launch(r.stream);
       case Sequence::kAttentionThenPush: return both(r.attention, r.push);
+      case Sequence::kPerDestination:
+        return r.per_destination->launch(r.stream, static_cast<int>(outputs_ & 1));
       case Sequence::kLayer: return both(r.inputs, r.fused);
     }
     return true;

@@ -9,6 +9,7 @@
 #include "cuda/probe/check.cuh"
 #include "cuda/ulysses/attention.hpp"
 #include "cuda/ulysses/attention_kernel.cuh"
+#include "cuda/ulysses/dependent_launch.hpp"
 #include "cuda/ulysses/tensor_map.hpp"
 
 namespace xstage::ulysses {
@@ -48,13 +49,35 @@ Result<bool> fill_inputs(const AttentionInputs& in, Params& params) {
 
 template <class T>
 Result<bool> fill_target(const layout::TensorView& view, int slot, int rank, Params& params) {
-  const Result<CUtensorMap> map = box_map(view, T::kRowsPerGroup, T::kChunks, "output");
+  const Result<CUtensorMap> map = box_map(view, kPieceRows, T::kChunks, "output");
   if (!map.ok()) return map.error();
   params.output[slot][rank] = map.value();
   params.target[slot][rank] = {static_cast<std::uint16_t*>(view.data), view.stride[0],
                                view.stride[1], view.stride[2]};
-  params.target_rows[rank] = view.shape[1];
+  params.target_rows[rank] = static_cast<std::int32_t>(view.shape[1]);
   return true;
+}
+
+/// Whether some piece of a warpgroup's rows is not made of whole boxes (as by_boxes says).
+template <class T>
+bool has_straddling(const Params& params) {
+  for (std::int32_t i = 0; i < params.segment_count; ++i) {
+    const layout::RowSegment& s = params.segments[i];
+    if (s.begin % kPieceRows != 0) return true;
+    if (s.end % kPieceRows == 0 || s.begin == s.end) continue;
+    for (std::int32_t rank = 0; rank < params.signals.ranks; ++rank)
+      if ((s.rank == rank || s.rank == layout::kAllRanks) &&
+          s.row + (s.end - s.begin) != params.target_rows[rank])
+        return true;
+  }
+  return false;
+}
+
+/// Between two pieces of one block, so that `blocks` of them together store `gb_per_s`.
+template <class T>
+std::int32_t pace_of(int blocks, double gb_per_s) {
+  constexpr double kPieceBytes = 2.0 * kPieceRows * T::kHeadDim;
+  return gb_per_s > 0 ? static_cast<std::int32_t>(kPieceBytes * blocks / gb_per_s) : 0;
 }
 
 /// One block an SM, fewer where there are fewer tiles.
@@ -81,10 +104,8 @@ Result<bool> load_kernel() {
 
 template <class T>
 Result<bool> launch(const Params& params, int grid, cudaStream_t stream) {
-  const auto kernel = attention_forward<T>;
-  kernel<<<static_cast<unsigned>(grid), T::kThreads, sizeof(Shared<T>), stream>>>(params);
-  XSTAGE_CUDA_TRY(cudaGetLastError());
-  return true;
+  return launch_dependent(attention_forward<T>, params, grid, T::kThreads, sizeof(Shared<T>),
+                          stream);
 }
 
 }  // namespace xstage::ulysses

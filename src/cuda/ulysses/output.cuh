@@ -1,14 +1,51 @@
-// The epilogue: a warpgroup's 64 output rows go from registers through its own staging to whoever
-// owns them.
+// The epilogue of a consumer warpgroup: 64 output rows go from registers to its own staging, from
+// where the storer (storer.cuh) sends them to whoever owns them. Rows that do not fall into the
+// storer's pieces leave from here, 16 bytes a thread.
 #pragma once
 
 #include "cuda/ptx/bulk.cuh"
 #include "cuda/ptx/store.cuh"
-#include "cuda/ptx/tensor.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/ulysses/shared.cuh"
 
 namespace xstage::ulysses {
+
+/// Rows that the storer sends at once: 8 rows of the swizzle pattern.
+inline constexpr int kPieceRows = 8;
+
+/// Rows of a tile that go to one rank. In 32 bits, as the storer has few registers.
+struct Piece {
+  std::int32_t skip = 0;  ///< rows of the tile before it
+  std::int32_t rows = 0;
+  std::int32_t rank = 0;
+  std::int32_t row = 0;  ///< there
+};
+
+/// Whether TMA can store a piece: whole boxes, the last of which may reach beyond the end of its
+/// destination.
+__device__ __forceinline__ bool by_boxes(const Params& params, const Piece& piece) {
+  return piece.skip % kPieceRows == 0 &&
+         (piece.rows % kPieceRows == 0 || piece.row + piece.rows == params.target_rows[piece.rank]);
+}
+
+/// Calls visit(piece) for every piece of rows [begin, end) and every rank that wants it.
+template <class Visit>
+__device__ __forceinline__ void for_each_piece(const Params& params, std::int32_t begin,
+                                               std::int32_t end, Visit&& visit) {
+#pragma unroll 1
+  for (std::int32_t i = 0; i < params.segment_count; ++i) {
+    const layout::RowSegment& s = params.segments[i];
+    const std::int32_t from = max(static_cast<std::int32_t>(s.begin), begin);
+    const std::int32_t to = min(static_cast<std::int32_t>(s.end), end);
+    if (from >= to) continue;
+    const bool all = s.rank == layout::kAllRanks;
+    const std::int32_t last = all ? params.signals.ranks : s.rank + 1;
+#pragma unroll 1
+    for (std::int32_t rank = all ? 0 : s.rank; rank < last; ++rank)
+      visit(Piece{from - begin, to - from, rank,
+                  static_cast<std::int32_t>(s.row) + from - static_cast<std::int32_t>(s.begin)});
+  }
+}
 
 template <class T>
 class Output {
@@ -19,56 +56,46 @@ class Output {
   /// `o` as a wgmma leaves it; `inverse` of the sum of weights and `lse` for rows g and g + 8.
   __device__ __forceinline__ void store(const TileNote& note, const float (&o)[T::kHeadDim / 2],
                                         const float (&inverse)[2], const float (&lse)[2]) {
-    const std::int64_t begin = note.row + group_ * T::kRowsPerGroup;
-    const std::int64_t end = min(begin + T::kRowsPerGroup, params_.rows);
+    const std::int32_t begin = note.row + group_ * T::kRowsPerGroup;
+    const std::int32_t end = min(begin + T::kRowsPerGroup, static_cast<std::int32_t>(params_.rows));
     store_lse(note, begin, lse);
-    if (leader()) ptx::bulk_wait_source();  // the store before has read the staging
-    sync();
+    await_staging();
     stage(o, inverse);
-    ptx::fence_proxy_async_shared();
-    sync();
-    if (begin >= end) return;
-    layout::for_each_piece(params_.segments, params_.segment_count, begin, end,
-                           [&](const layout::SegmentPiece& piece) {
-                             if (piece.rank != layout::kAllRanks)
-                               return store_piece(note, begin, piece, piece.rank);
-                             for (std::int32_t rank = 0; rank < params_.signals.ranks; ++rank)
-                               store_piece(note, begin, piece, rank);
-                           });
+    if (params_.straddling) store_rows(note, begin, end);
+    hand_over({begin, note.head, note.batch, note.marks});
   }
 
-  /// Everything sent to other ranks so far is complete; nothing more will be sent to them.
-  __device__ __forceinline__ void sent_off() {
-    sync();  // the pieces that other threads stored row by row
-    if (leader()) {
-      ptx::bulk_wait_done();
-      ptx::fence_proxy_async();
-      ptx::mbarrier_arrive(&shared_.sent_off);
-    }
-    sent_off_ = true;
-  }
-
-  /// Nothing is on its way any more.
+  /// Nothing more will be staged.
   __device__ __forceinline__ void finish() {
-    if (params_.fused && !sent_off_) sent_off();
-    // The end of the kernel publishes the writes; only the staging must not vanish.
-    if (leader()) ptx::bulk_wait_source();
-    sync();
-    if (leader()) ptx::mbarrier_arrive(&shared_.stored);
+    await_staging();
+    hand_over({-1, 0, 0, 0});
   }
 
  private:
   static constexpr int kSync = 4;  // named barriers from here on, one a warpgroup
   static constexpr int kRowBytes = T::kChunk * 2;
-  static constexpr int kChunkBytes = T::kRowsPerGroup * kRowBytes;
+  static constexpr int kPieceBytes = kPieceRows * T::kHeadDim * 2;
 
   __device__ __forceinline__ static int thread() { return static_cast<int>(threadIdx.x & 127); }
-  __device__ __forceinline__ static bool leader() { return thread() == 0; }
-  __device__ __forceinline__ void sync() const { ptx::named_barrier_sync(kSync + group_, 128); }
 
-  /// Where 16-byte unit `unit` of `row` lies: chunks of 64 rows of 128 bytes, swizzled as TMA does.
+  /// The storer has read what was staged before.
+  __device__ __forceinline__ void await_staging() {
+    await(&shared_.staging_free[group_], parity_ ^ 1);
+    parity_ ^= 1;
+  }
+
+  __device__ __forceinline__ void hand_over(const StagedNote& note) {
+    if (thread() == 0) shared_.staged_note[group_] = note;
+    ptx::fence_proxy_async_shared();
+    __syncwarp();
+    if (thread() % 32 == 0) ptx::mbarrier_arrive(&shared_.staged[group_]);
+  }
+
+  /// Where 16-byte unit `unit` of `row` lies: pieces of 8 rows, in each of them chunks of 128 bytes
+  /// a row, swizzled as TMA does.
   __device__ __forceinline__ static int place(int row, int unit) {
-    return (unit / 8) * kChunkBytes + row * kRowBytes + ((unit ^ row) & 7) * 16;
+    return row / kPieceRows * kPieceBytes + (unit / 8) * (kPieceRows * kRowBytes) +
+           row % kPieceRows * kRowBytes + ((unit ^ row) & 7) * 16;
   }
 
   __device__ __forceinline__ void stage(const float (&o)[T::kHeadDim / 2],
@@ -87,7 +114,7 @@ class Output {
     }
   }
 
-  __device__ __forceinline__ void store_lse(const TileNote& note, std::int64_t begin,
+  __device__ __forceinline__ void store_lse(const TileNote& note, std::int32_t begin,
                                             const float (&lse)[2]) const {
     if (params_.lse == nullptr || (thread() & 3) != 0) return;
     const std::int64_t row = begin + (thread() / 32) * 16 + (thread() & 31) / 4;
@@ -99,39 +126,32 @@ class Output {
       if (row + 8 * r < params_.rows) out[row + 8 * r] = lse[r];
   }
 
-  /// Whole tiles by one TMA store, which also clips at the end of the destination; other pieces row
-  /// by row.
-  __device__ __forceinline__ void store_piece(const TileNote& note, std::int64_t begin,
-                                              const layout::SegmentPiece& piece,
-                                              std::int32_t rank) {
-    const std::int64_t rows = piece.end - piece.begin;
+  /// The pieces that TMA cannot take.
+  __device__ __forceinline__ void store_rows(const TileNote& note, std::int32_t begin,
+                                             std::int32_t end) {
+    ptx::named_barrier_sync(kSync + group_, 128);  // rows of other warps
+    if (params_.fused) await(&shared_.slot_known, 0);
+    const int slot = params_.fused ? shared_.slot : 0;
     const std::int32_t head = params_.first_head + note.head;
-    if (leader() && params_.fused) shared_.sent[group_][rank] += rows;
-    if (piece.begin == begin &&
-        (rows == T::kRowsPerGroup || piece.row + rows == params_.target_rows[rank])) {
-      if (!leader()) return;
-      ptx::tensor_store(&params_.output[note.slot][rank], shared_.output[group_],
-                        {0, static_cast<std::int32_t>(piece.row), 0, head, note.batch});
-      ptx::bulk_commit();
-      return;
-    }
-    const Target& target = params_.target[note.slot][rank];
-    std::uint16_t* const out =
-        target.data + note.batch * target.batch_stride + head * target.head_stride;
-    const auto* const staged = reinterpret_cast<const std::uint8_t*>(shared_.output[group_]);
-    constexpr int kUnits = T::kHeadDim / 8;
-    const int skip = static_cast<int>(piece.begin - begin);
-    for (int i = thread(); i < static_cast<int>(rows) * kUnits; i += 128) {
-      const int row = i / kUnits, unit = i % kUnits;
-      const auto value = *reinterpret_cast<const uint4*>(staged + place(skip + row, unit));
-      ptx::st_global_v4(out + (piece.row + row) * target.row_stride + unit * 8, value);
-    }
+    for_each_piece(params_, begin, end, [&](const Piece& piece) {
+      if (by_boxes(params_, piece)) return;
+      const Target& target = params_.target[slot][piece.rank];
+      std::uint16_t* const out =
+          target.data + note.batch * target.batch_stride + head * target.head_stride;
+      const auto* const staged = reinterpret_cast<const std::uint8_t*>(shared_.output[group_]);
+      constexpr int kUnits = T::kHeadDim / 8;
+      for (int i = thread(); i < piece.rows * kUnits; i += 128) {
+        const int row = i / kUnits, unit = i % kUnits;
+        const auto value = *reinterpret_cast<const uint4*>(staged + place(piece.skip + row, unit));
+        ptx::st_global_v4(out + (piece.row + row) * target.row_stride + unit * 8, value);
+      }
+    });
   }
 
   const Params& params_;
   Shared<T>& shared_;
   const int group_;
-  bool sent_off_ = false;
+  std::uint32_t parity_ = 0;
 };
 
 }  // namespace xstage::ulysses

@@ -7,6 +7,7 @@
 
 #include "xstage/layout/segments.hpp"
 #include "xstage/schedule/ulysses.hpp"
+#include "xstage/span.cuh"
 #include "xstage/sync/wait.hpp"
 
 namespace xstage::ulysses {
@@ -46,12 +47,13 @@ struct Params {
   const std::uint64_t* input_epoch = nullptr;  ///< its parity is the slot of the inputs; null: 0
   CUtensorMap output[kSlots][kMaxRanks];
   Target target[kSlots][kMaxRanks];
-  std::int64_t target_rows[kMaxRanks] = {};
+  std::int32_t target_rows[kMaxRanks] = {};
   layout::RowSegment segments[kMaxSegments] = {};
   Signals signals;
   schedule::UlyssesOrder order;
   const std::int32_t* key_lengths = nullptr;  ///< [batch]; null: all keys
   float* lse = nullptr;                       ///< [batch][heads][rows], natural logarithm; or null
+  SpanBuffer spans;                           ///< of a kernel that records them
   std::int64_t rows = 0;
   std::int32_t key_rows = 0;
   std::int32_t heads = 0;        ///< of this rank
@@ -59,8 +61,12 @@ struct Params {
   std::int32_t group_begin = 0;  ///< of the first key head: those on ranks before
   std::int32_t first_head = 0;   ///< of this rank among all heads of the output
   std::int32_t segment_count = 0;
+  /// Nanoseconds between two pieces of a block to other ranks, so that all blocks together stay
+  /// below the link's rate and none has its loads stuck behind stores; 0: as fast as they go.
+  std::int32_t pace_ns = 0;
   bool fused = false;
   bool remote_first = false;  ///< so the order of tiles is
+  bool straddling = false;    ///< some pieces are not whole boxes: consumers store those
   float scale_log2 = 0;       ///< logits scale · log2 e
 };
 

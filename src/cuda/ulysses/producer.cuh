@@ -20,24 +20,32 @@ class Producer {
 
   /// Loads every tile of this block.
   __device__ __forceinline__ void run() {
-    bool before_was_remote = false;
     using Tiles = schedule::StaticTiles<schedule::UlyssesOrder>;
     static_assert(sizeof(Tiles) <= sizeof(shared_.tiles));
     Tiles& tiles = *new (shared_.tiles) Tiles(params_.order, blockIdx.x, gridDim.x);
-    schedule::UlyssesTile tile;
-    while (tiles.next(tile)) {
-      TileNote note;
+    // A tile is loaded when it is known what follows it.
+    TileNote& note = *new (shared_.next_note) TileNote();
+    bool more = true, any = false;
+    while (more) {
+      schedule::UlyssesTile tile;
+      more = tiles.next(tile);
+      if (any) {
+        if (!more) note.marks |= kLast;
+        if (params_.remote_first && note.remote != 0 && (!more || tile.local))
+          note.marks |= kLastRemote;
+        load_tile(note);
+      }
+      any = true;
       note.row = static_cast<std::int32_t>(tile.block) * T::kBlockM;
       note.batch = static_cast<std::int32_t>(tile.head) / params_.heads;
       note.head = static_cast<std::int32_t>(tile.head) - note.batch * params_.heads;
       int keys = params_.key_rows;
-      if (params_.key_lengths != nullptr) keys = max(0, min(keys, params_.key_lengths[note.batch]));
+      if (more && params_.key_lengths != nullptr)
+        keys = max(0, min(keys, params_.key_lengths[note.batch]));
       note.key_blocks = (keys + T::kBlockN - 1) / T::kBlockN;
       note.tail = keys - (note.key_blocks - 1) * T::kBlockN;
-      note.slot = shared_.slot;
-      note.flush = params_.remote_first && before_was_remote && tile.local;
-      before_was_remote = !tile.local;
-      load_tile(note);
+      note.marks = 0;
+      note.remote = !tile.local;
     }
     TileNote last;
     last.row = -1;

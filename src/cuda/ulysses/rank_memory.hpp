@@ -18,6 +18,13 @@ struct RankMemory {
   void* workspace = nullptr;            ///< of this rank, layout.workspace_bytes
   sync::WaitRecord* records = nullptr;  ///< [SMs], device or pinned memory
   std::uint64_t limit_ns = 2'000'000'000;
+  /// What a fused launch's remote stores stay below, all SMs together: 0.8 of the drain rate of two
+  /// H200 (370 GB/s both ways, results/h200x2). 0: no limit.
+  double pace_gb_per_s = 300;
+  /// Where fused launches record their tile stores (xstage::SpanBuffer), with another kernel; null:
+  /// nowhere.
+  std::uint64_t* span_words = nullptr;
+  std::uint32_t span_capacity = 0;  ///< bursts a block; a burst is the 64 rows of a warpgroup
 };
 
 /// Output slot 0 of `rank`: its rows of all heads, in the configured order.

@@ -33,21 +33,29 @@ class LaunchSignals {
     return static_cast<int>((ptx::ld_relaxed_sys(signals.epoch) + 1) & 1);
   }
 
-  /// Does not wait.
-  __device__ __forceinline__ void begin() { arrivals_.begin(); }
+  /// Enters the launch, and waits until all blocks of this rank have. To be called early, while
+  /// others compute: it costs microseconds.
+  __device__ __forceinline__ void begin() {
+    arrivals_.begin();
+    open_ = arrivals_.open();
+  }
 
   /// When this block's stores to other ranks are complete: counts its pieces there (`sent`, by
-  /// warpgroup and destination). What stays on this rank needs no count: the kernel's end is its
-  /// signal. The first block also waits for what other ranks send here.
+  /// group of threads and destination). What stays on this rank needs no count: the kernel's end is
+  /// its signal.
   template <int kGroups>
-  __device__ __forceinline__ void end(const std::int64_t (&sent)[kGroups][kMaxRanks]) {
-    if (!arrivals_.open()) return;
+  __device__ __forceinline__ void tell(const std::int64_t (&sent)[kGroups][kMaxRanks]) {
+    if (!open_) return;
     for (std::int32_t rank = 0; rank < signals_.ranks; ++rank) {
       std::int64_t pieces = 0;
       for (int group = 0; group < kGroups; ++group) pieces += sent[group][rank];
       if (pieces > 0 && rank != signals_.rank) arrivals_.add(rank, pieces);
     }
-    if (blockIdx.x != 0) return;
+  }
+
+  /// The first block waits for what other ranks send here; others return at once.
+  __device__ __forceinline__ void wait() {
+    if (!open_ || blockIdx.x != 0) return;
     for (std::int32_t source = 0; source < signals_.ranks; ++source)
       if (!arrivals_.wait(source, source == signals_.rank ? 0 : signals_.expected[source])) return;
   }
@@ -67,6 +75,7 @@ class LaunchSignals {
   const Signals& signals_;
   cuda::DevicePolicy policy_;
   sync::Arrivals<cuda::DevicePolicy, SignalWords> arrivals_;
+  bool open_ = false;
 };
 
 }  // namespace xstage::ulysses

@@ -16,7 +16,8 @@ struct Tiling {
   static constexpr int kRowsPerGroup = 64;  ///< of a wgmma
   static constexpr int kBlockM = kConsumers * kRowsPerGroup;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kStages = 2;  ///< K tiles held at once, and V tiles
+  static constexpr int kStages = 2;      ///< K tiles held at once, and V tiles
+  static constexpr bool kSpans = false;  ///< records its tile stores (xstage/span.cuh)
 
   /// Columns of one swizzled chunk: 128 bytes of bf16.
   static constexpr int kChunk = 64;
@@ -52,5 +53,13 @@ using Tiling128 = Tiling<128, 160, 2>;
 // D = 64: the exponentials, not the products, are the limit, so three warpgroups (192 rows) halve
 // nothing but K and V traffic and give the exponential unit always one warpgroup that feeds it.
 using Tiling64 = Tiling<64, 128, 3>;
+
+/// The same with the times of their tile stores; the kernels above have no code for it.
+struct Spanned128 : Tiling128 {
+  static constexpr bool kSpans = true;
+};
+struct Spanned64 : Tiling64 {
+  static constexpr bool kSpans = true;
+};
 
 }  // namespace xstage::ulysses
