@@ -10,6 +10,7 @@
 #include "cli/provenance.hpp"
 #include "cli/run.hpp"
 #include "cpu/moe_errors.hpp"
+#include "cuda/moe/host_layer.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -173,7 +174,8 @@ class MoeRun {
                  {"schedules", nlohmann::json::array()}};
     document_["layer"] = to_json(layer);
     document_["layer"]["kind"] = "moe";
-    if (auto error = check(options_.run, layer.ranks)) return console_.fail(*error, document_);
+    if (auto error = check(options_.run, layer.ranks, true))
+      return console_.fail(*error, document_);
     if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
     // The sizes first: the schedules divide by tiles, and drawing a routing takes its time.
@@ -199,9 +201,13 @@ class MoeRun {
                                 layer.shape.intermediate, layer.seed)
             .value();
     const auto inputs = cpu::random_inputs(routing, layer.shape.hidden, layer.seed);
+    if (options_.run.backend == "cuda")
+      return run_on_gpus(layer, config, schedules, weights, inputs, tokens);
     for (const auto& s : schedules)
       if (const int code = run_schedule(config, s, weights, inputs); code >= 0) return code;
-    return conclude(layer, tokens, weights, inputs);
+    return conclude(layer, tokens, [&](std::int64_t step) {
+      return cpu::compare_with_reference(*group_, weights, inputs, outputs_, step);
+    });
   }
 
  private:
@@ -271,10 +277,16 @@ class MoeRun {
       same = same && digest == first_digest_;
       outputs_ = std::move(*outputs);
     }
+    record(s, seconds, digest, same);
+    return -1;
+  }
+
+  void record(const schedule::MoeSchedule& s, double seconds, const std::string& digest,
+              bool same) {
     const bool wave = s.kind == schedule::MoeScheduleKind::kWave;
     const std::string label = wave ? fmt::format("wave, groups of {} experts", s.group)
                                    : fmt::format("interleaved, lead {}", s.lead);
-    console_.text(fmt::format("{:<32} {} launches, best {:8.3f} s, bits {} {}", label,
+    console_.text(fmt::format("{:<32} {} launches, best {:10.6f} s, bits {} {}", label,
                               options_.run.runs, seconds, digest, same ? "" : "DIFFERENT"));
     document_["schedules"].push_back(
         {{"schedule", kind_name(s)},
@@ -285,19 +297,65 @@ class MoeRun {
          {"bits_digest", digest},
          {"ok", same}});
     same_bits_ = same_bits_ && same;
-    return -1;
   }
 
-  int conclude(const MoeLayer& layer, std::int64_t tokens, const cpu::MoeWeights& weights,
-               const std::vector<cpu::MoeInput>& inputs) {
+  /// The same launches and the same check with the fused kernel, rank r on GPU r.
+  int run_on_gpus(const MoeLayer& layer, const layout::MoeConfig& config,
+                  const std::vector<schedule::MoeSchedule>& schedules,
+                  const cpu::MoeWeights& weights, const std::vector<cpu::MoeInput>& inputs,
+                  std::int64_t tokens) {
+    std::vector<moe::HostInput> host;
+    for (const cpu::MoeInput& input : inputs)
+      host.push_back({input.tokens, input.x.data(), input.experts.data(), input.weights.data()});
+    auto opened = moe::open_host_layer(
+        config,
+        {static_cast<const std::uint8_t*>(weights.w1.base()), weights.w1_scales.data(),
+         static_cast<const std::uint8_t*>(weights.w2.base()), weights.w2_scales.data()},
+        host, static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000,
+        static_cast<std::uint64_t>(options_.run.wait_limit_ms) * 1000000);
+    if (!opened) return console_.fail(opened.error(), document_);
+    moe::HostLayer& gpus = **opened;
+    document_["workers"] = gpus.layout().config.workers;
+    document_["tile"] = {{"tokens", gpus.layout().config.block_m},
+                         {"columns", gpus.layout().config.block_n}};
+    for (schedule::MoeSchedule s : schedules) {
+      if (s.kind == schedule::MoeScheduleKind::kWave && options_.group == 0)
+        s.group = schedule::wave_group(tokens * config.topk * config.ranks, config.experts,
+                                       static_cast<std::int32_t>(config.experts_local()),
+                                       gpus.layout().tiling, gpus.layout().config.workers);
+      double seconds = 0;
+      bool same = true;
+      std::string digest;
+      for (int run = 0; run < options_.run.runs; ++run) {
+        auto done = gpus.launch(s, config.dispatch);
+        if (!done) return console_.fail(done.error(), document_);
+        seconds =
+            run == 0 ? done->microseconds * 1e-6 : std::min(seconds, done->microseconds * 1e-6);
+        digest = digest_of(done->outputs);
+        if (first_digest_.empty()) first_digest_ = digest;
+        same = same && digest == first_digest_;
+        outputs_ = std::move(done->outputs);
+      }
+      record(s, seconds, digest, same);
+    }
+    auto middle = gpus.intermediate();
+    if (!middle) return console_.fail(middle.error(), document_);
+    const cpu::MoeGroup::Middle given{{}, std::move(*middle)};
+    return conclude(layer, tokens, [&](std::int64_t step) {
+      return cpu::compare_with_reference(gpus.layout(), given, weights, inputs, outputs_, step);
+    });
+  }
+
+  /// `compare(step)`: errors of every step-th token.
+  template <class Compare>
+  int conclude(const MoeLayer& layer, std::int64_t tokens, Compare&& compare) {
     document_["same_bits"] = same_bits_;
     bool right = true;
     std::string failed = "two launches of the same layer gave different bits";
     if (!options_.run.no_check) {
       const std::int64_t step = check_step(options_, layer, tokens);
       console_.log("reference in double precision …");
-      const cpu::MoeErrors errors =
-          cpu::compare_with_reference(*group_, weights, inputs, outputs_, step);
+      const cpu::MoeErrors errors = compare(step);
       right = errors.within_limits();
       document_["errors"] = errors_json(errors, step);
       for (auto& s : document_["schedules"]) {
@@ -353,7 +411,7 @@ void add_run_moe(CLI::App& run, Session& session) {
                   "per-rank: a token travels once to each rank; "
                   "per-slot: once for each expert")
       ->capture_default_str();
-  app->add_option("--block-m", options->block_m, "Tokens of a tile")->capture_default_str();
+  app->add_option("--block-m", options->block_m, "Tokens of a tile (cpu)")->capture_default_str();
   app->add_option("--clamp", options->clamp, "Clamp of SwiGLU (0: none)");
   app->add_option("--capacity", options->capacity,
                   "Tokens a rank has room for (0: as many as it has)");

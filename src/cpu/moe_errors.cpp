@@ -27,11 +27,18 @@ MoeErrors compare_with_reference(const MoeGroup& group, const MoeWeights& weight
                                  const std::vector<MoeInput>& inputs,
                                  const std::vector<std::vector<std::uint16_t>>& outputs,
                                  std::int64_t token_step) {
-  const layout::MoeConfig& config = group.layout().config;
-  const MoeGroup::Middle middle = group.middle(inputs);
+  return compare_with_reference(group.layout(), group.middle(inputs), weights, inputs, outputs,
+                                token_step);
+}
+
+MoeErrors compare_with_reference(const layout::MoeLayout& layout, const MoeGroup::Middle& middle,
+                                 const MoeWeights& weights, const std::vector<MoeInput>& inputs,
+                                 const std::vector<std::vector<std::uint16_t>>& outputs,
+                                 std::int64_t token_step) {
+  const layout::MoeConfig& config = layout.config;
   reference::MoeOptions options;
   options.topk = config.topk;
-  options.intermediate_group = group.layout().intermediate_group;
+  options.intermediate_group = layout.intermediate_group;
   options.clamp = config.activation.clamp;
   options.token_step = token_step;
   const auto own = reference::moe(weights, inputs, options);
@@ -47,7 +54,7 @@ MoeErrors compare_with_reference(const MoeGroup& group, const MoeWeights& weight
       ++errors.tokens_checked;
       const std::int64_t pairs = token * config.topk;
       for (std::int64_t i = pairs * config.intermediate;
-           i < (pairs + config.topk) * config.intermediate; ++i)
+           !middle.linear1.empty() && i < (pairs + config.topk) * config.intermediate; ++i)
         linear1.add(static_cast<double>(middle.linear1[rank][static_cast<std::size_t>(i)]),
                     static_cast<double>(own[rank].linear1[static_cast<std::size_t>(i)]));
       Squares row;

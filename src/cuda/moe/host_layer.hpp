@@ -1,0 +1,56 @@
+// The fused MoE layer on GPUs, for callers whose weights and inputs are in host memory. No CUDA
+// types: the command line compiles where there is no CUDA.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "xstage/layout/check.hpp"
+#include "xstage/result.hpp"
+
+namespace xstage::moe {
+
+/// Weights of all experts, as RankWeights has them for one rank's.
+struct HostWeights {
+  const std::uint8_t* w1 = nullptr;
+  const float* w1_scales = nullptr;
+  const std::uint8_t* w2 = nullptr;
+  const float* w2_scales = nullptr;
+};
+
+struct HostInput {
+  std::int64_t tokens = 0;
+  const std::uint16_t* x = nullptr;       ///< [tokens][H] bf16
+  const std::int32_t* experts = nullptr;  ///< [tokens][k]
+  const float* weights = nullptr;         ///< [tokens][k]
+};
+
+struct HostOutput {
+  std::vector<std::vector<std::uint16_t>> outputs;  ///< [rank][tokens][H] bf16
+  double microseconds = 0;  ///< by events around the kernel, the slowest rank
+};
+
+class HostLayer {
+ public:
+  virtual ~HostLayer() = default;
+  virtual const layout::MoeLayout& layout() const = 0;
+
+  /// One launch on all ranks; buffers are poisoned before it.
+  virtual Result<HostOutput> launch(const schedule::MoeSchedule& schedule,
+                                    layout::MoeDispatch dispatch) = 0;
+
+  /// What Linear-2 read in the last launch, scales applied: [rank][tokens·k][I], zeros for slots
+  /// that went nowhere.
+  virtual Result<std::vector<std::vector<float>>> intermediate() = 0;
+};
+
+/// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own. Limits of
+/// waits in ns.
+Result<std::unique_ptr<HostLayer>> open_host_layer(layout::MoeConfig config,
+                                                   const HostWeights& weights,
+                                                   const std::vector<HostInput>& inputs,
+                                                   std::uint64_t first_limit_ns,
+                                                   std::uint64_t limit_ns);
+
+}  // namespace xstage::moe
