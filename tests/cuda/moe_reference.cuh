@@ -28,24 +28,27 @@ __device__ inline float dot(const float* x, const std::uint8_t* codes, const flo
   return sum;
 }
 
-/// Values as they are after quantisation by groups of 128; whole block.
-__device__ inline void quantise(float* values, std::int64_t count) {
+/// Values as they are after quantisation by groups of 128, and each group's largest magnitude
+/// before it; whole block.
+__device__ inline void quantise(float* values, std::int64_t count, float* magnitudes = nullptr) {
   for (std::int64_t g = threadIdx.x / 32; g < count / 128; g += blockDim.x / 32) {
     float* const v = values + g * 128 + 4 * (threadIdx.x % 32);
     float largest = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
     for (int step = 16; step > 0; step /= 2)
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    if (magnitudes != nullptr && threadIdx.x % 32 == 0) magnitudes[g] = largest;
     const float scale = fmaxf(largest, 1e-30f) / 448.0f;
     for (int i = 0; i < 4; ++i) v[i] = scale * from_e4m3(to_e4m3(v[i] / scale));
   }
   __syncthreads();
 }
 
-/// middle[pair][I], quantised values of Linear-1. A block a pair.
+/// middle[pair][I], quantised values of Linear-1; largest[pair][I/128], the largest magnitude of
+/// each group before quantisation. A block a pair.
 static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
                                          const std::int32_t* experts, const float* weights,
                                          const std::int64_t* pairs, int topk, float clamp,
-                                         float* middle) {
+                                         float* middle, float* largest) {
   extern __shared__ float values[];
   const std::int64_t pair = pairs[blockIdx.x], token = pair / topk;
   float* const out = middle + blockIdx.x * w.intermediate;
@@ -55,6 +58,8 @@ static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
   __syncthreads();
   if (expert < 0) {
     for (std::int64_t i = threadIdx.x; i < w.intermediate; i += blockDim.x) out[i] = 0;
+    for (std::int64_t g = threadIdx.x; g < w.intermediate / 128; g += blockDim.x)
+      largest[blockIdx.x * (w.intermediate / 128) + g] = 0;
     return;
   }
   quantise(values, w.hidden);
@@ -75,7 +80,7 @@ static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
       out[i] = weights[pair] * (part[0] / (1.0f + expf(-part[0])) * part[1]);
   }
   __syncthreads();
-  quantise(out, w.intermediate);
+  quantise(out, w.intermediate, largest + blockIdx.x * (w.intermediate / 128));
 }
 
 /// slots[pair][H], rounded to bf16.
@@ -144,10 +149,11 @@ static __global__ void compare_values(const float* a, const float* b, std::int64
   atomicAdd(&errors[1], n);
 }
 
-/// What the kernel's Linear-2 read for a pair: codes times scale. A block a pair; -1: nothing.
+/// What the kernel's Linear-2 read for a pair: codes times scale; and what the scales say of each
+/// group's largest value before quantisation. A block a pair; -1: nothing.
 static __global__ void own_middle(layout::MoeLayout layout, const std::int64_t* places,
                                   void* const* workspaces, const std::int32_t* owners,
-                                  float* middle) {
+                                  float* middle, float* largest) {
   const std::int64_t place = places[blockIdx.x], count = layout.config.intermediate;
   void* const base = workspaces[owners[blockIdx.x] < 0 ? 0 : owners[blockIdx.x]];
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x)
@@ -156,6 +162,10 @@ static __global__ void own_middle(layout::MoeLayout layout, const std::int64_t* 
             ? 0.0f
             : from_e4m3(static_cast<std::uint8_t>(layout.intermediate_token(base, place)[i])) *
                   layout.intermediate_scales_of(base, place / 128, i / 128)[place % 128];
+  for (std::int64_t g = threadIdx.x; g < count / 128; g += blockDim.x)
+    largest[blockIdx.x * (count / 128) + g] =
+        place < 0 ? 0.0f
+                  : 448.0f * layout.intermediate_scales_of(base, place / 128, g)[place % 128];
 }
 
 static __global__ void count_different(const std::uint32_t* a, const std::uint32_t* b,
