@@ -8,19 +8,30 @@ if(commit AND changes)
   string(APPEND commit "-modified")
 endif()
 
+# SHA-256 over names and digests of sources.
+function(digest_of out)
+  file(GLOB_RECURSE sources RELATIVE ${SOURCE_DIR} ${ARGN})
+  list(SORT sources)
+  set(digests "")
+  foreach(source IN LISTS sources)
+    file(SHA256 ${SOURCE_DIR}/${source} digest)
+    string(APPEND digests "${source} ${digest}\n")
+  endforeach()
+  string(SHA256 digest "${digests}")
+  set(${out} ${digest} PARENT_SCOPE)
+endfunction()
+
 # The sources that a calibration runs; fused layers have results of their own.
-file(GLOB_RECURSE sources RELATIVE ${SOURCE_DIR}
-     ${SOURCE_DIR}/src/cuda/probe/*.cu ${SOURCE_DIR}/src/cuda/probe/*.cuh
-     ${SOURCE_DIR}/src/cuda/comm/*.cu ${SOURCE_DIR}/src/cuda/comm/*.cuh
-     ${SOURCE_DIR}/src/cuda/ptx/*.cuh ${SOURCE_DIR}/include/xstage/span.cuh
-     ${SOURCE_DIR}/src/cuda/probe/records.hpp)
-list(SORT sources)
-set(digests "")
-foreach(source IN LISTS sources)
-  file(SHA256 ${SOURCE_DIR}/${source} digest)
-  string(APPEND digests "${source} ${digest}\n")
-endforeach()
-string(SHA256 digest "${digests}")
+digest_of(digest
+  ${SOURCE_DIR}/src/cuda/probe/*.cu ${SOURCE_DIR}/src/cuda/probe/*.cuh
+  ${SOURCE_DIR}/src/cuda/comm/*.cu ${SOURCE_DIR}/src/cuda/comm/*.cuh
+  ${SOURCE_DIR}/src/cuda/ptx/*.cuh ${SOURCE_DIR}/include/xstage/span.cuh
+  ${SOURCE_DIR}/src/cuda/probe/records.hpp)
+digest_of(moe_digest
+  ${SOURCE_DIR}/src/cuda/moe/*.cuh ${SOURCE_DIR}/src/cuda/moe/fused*
+  ${SOURCE_DIR}/src/cuda/moe/grouped_gemm.* ${SOURCE_DIR}/src/cuda/ptx/*.cuh
+  ${SOURCE_DIR}/src/cuda/device_policy.cuh ${SOURCE_DIR}/include/xstage/schedule/*.hpp
+  ${SOURCE_DIR}/include/xstage/layout/moe.hpp ${SOURCE_DIR}/include/xstage/sync/*.hpp)
 
 set(text "#include \"cuda/build_info.hpp\"
 
@@ -28,6 +39,7 @@ namespace xstage {
 
 std::string_view git_commit() { return \"${commit}\"; }
 std::string_view kernel_digest() { return \"${digest}\"; }
+std::string_view moe_kernel_digest() { return \"${moe_digest}\"; }
 
 }  // namespace xstage
 ")

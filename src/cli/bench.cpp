@@ -1,4 +1,5 @@
-// xstage bench ulysses: times on GPUs, with the baselines in the same run.
+// xstage bench: what its layers share, and xstage bench ulysses: times on GPUs, with the baselines
+// in the same run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,10 +7,10 @@
 #include <numeric>
 #include <random>
 
+#include "cli/bench.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
-#include "cli/verbs.hpp"
 #include "cuda/build_info.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ulysses/group.hpp"
@@ -69,11 +70,6 @@ struct Above {
   double fused = 0, serial = 0;
 };
 
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
-
 double difference(std::vector<double> longer, const std::vector<double>& shorter) {
   for (std::size_t i = 0; i < longer.size(); ++i) longer[i] -= shorter[i];
   return quantile(std::move(longer), 0.5);
@@ -101,7 +97,8 @@ class Bench {
       return console_.fail(
           bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
           document_);
-    if (const auto why = describe_node(layers.front().ranks)) return console_.fail(*why, document_);
+    if (const auto why = describe_node(layers.front().ranks, document_))
+      return console_.fail(*why, document_);
     document_["layers"] = nlohmann::json::array();
     console_.text(
         fmt::format("{:<14} {:>6} {:>5} {:>4} | {:>10} {:>8} | {:>10} {:>9} | {:>10} "
@@ -148,24 +145,6 @@ class Bench {
     else
       add(kModels);
     return out;
-  }
-
-  /// Fills in the node; the error that stands in the way of `ranks` GPUs.
-  std::optional<Error> describe_node(int ranks) {
-    const auto api = cuda::system_driver();
-    const cuda::NodeState node = cuda::look_around(*api);
-    std::vector<int> gpus(static_cast<std::size_t>(ranks));
-    std::iota(gpus.begin(), gpus.end(), 0);
-    if (auto why = cuda::why_not_calibrate(node, gpus)) return why;
-    const cuda::GpuState& gpu = node.gpus.front();
-    document_["node"] = {{"gpu", gpu.name},
-                         {"gpus", ranks},
-                         {"driver", node.driver_version},
-                         {"cuda_driver", node.cuda_version},
-                         {"nvlinks", gpu.nvlinks}};
-    if (gpu.sm_clock_max_mhz) document_["node"]["sm_clock_max_mhz"] = *gpu.sm_clock_max_mhz;
-    document_["ranks"] = ranks;
-    return {};
   }
 
   Result<bool> time_layer(const AttentionLayer& layer) {
@@ -230,10 +209,7 @@ class Bench {
       median.push_back(quantile(times[i], 0.5));
       rows.push_back({{"what", kTimed[i].what},
                       {"baseline_of", kTimed[i].baseline_of},
-                      {"time_us",
-                       {{"median", median.back()},
-                        {"p05", quantile(times[i], 0.05)},
-                        {"p95", quantile(times[i], 0.95)}}},
+                      {"time_us", times_json(times[i])},
                       {"runs", rounds},
                       {"launches_a_run", launches[i]},
                       {"samples_us", times[i]}});
@@ -308,10 +284,37 @@ class Bench {
 
 }  // namespace
 
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+nlohmann::json times_json(const std::vector<double>& us) {
+  return {{"median", quantile(us, 0.5)}, {"p05", quantile(us, 0.05)}, {"p95", quantile(us, 0.95)}};
+}
+
+std::optional<Error> describe_node(int ranks, nlohmann::json& document) {
+  const auto api = cuda::system_driver();
+  const cuda::NodeState node = cuda::look_around(*api);
+  std::vector<int> gpus(static_cast<std::size_t>(ranks));
+  std::iota(gpus.begin(), gpus.end(), 0);
+  if (auto why = cuda::why_not_calibrate(node, gpus)) return why;
+  const cuda::GpuState& gpu = node.gpus.front();
+  document["node"] = {{"gpu", gpu.name},
+                      {"gpus", ranks},
+                      {"driver", node.driver_version},
+                      {"cuda_driver", node.cuda_version},
+                      {"nvlinks", gpu.nvlinks}};
+  if (gpu.sm_clock_max_mhz) document["node"]["sm_clock_max_mhz"] = *gpu.sm_clock_max_mhz;
+  document["ranks"] = ranks;
+  return {};
+}
+
 void add_bench(CLI::App& app, Session& session) {
   CLI::App* const bench =
       app.add_subcommand("bench", "Time a layer on GPUs, with its baselines in the same run");
   bench->require_subcommand(1);
+  add_bench_moe(*bench, session);
   auto options = std::make_shared<BenchOptions>();
   CLI::App* const ulysses =
       bench->add_subcommand("ulysses", "Attention, its exchanges, and both fused");

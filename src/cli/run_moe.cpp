@@ -338,9 +338,9 @@ class MoeRun {
       }
       record(s, seconds, digest, same);
     }
-    auto middle = gpus.intermediate();
+    auto middle = gpus.middle();
     if (!middle) return console_.fail(middle.error(), document_);
-    const cpu::MoeGroup::Middle given{{}, std::move(*middle)};
+    const cpu::MoeGroup::Middle given{{}, std::move(middle->quantised), std::move(middle->largest)};
     return conclude(layer, tokens, [&](std::int64_t step) {
       return cpu::compare_with_reference(gpus.layout(), given, weights, inputs, outputs_, step);
     });

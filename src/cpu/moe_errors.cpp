@@ -1,5 +1,6 @@
 #include "cpu/moe_errors.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/reference/moe_reference.hpp"
@@ -20,6 +21,26 @@ struct Squares {
     return std::sqrt(difference / size);
   }
 };
+
+/// Linear-1 of one pair; where only groups' largest magnitudes are known, those.
+void add_linear1(const layout::MoeLayout& layout, const MoeGroup::Middle& middle, std::size_t rank,
+                 std::int64_t pair, const float* expected, Squares& sum) {
+  const std::int64_t size = layout.config.intermediate, first = pair * size;
+  if (!middle.linear1.empty()) {
+    for (std::int64_t i = first; i < first + size; ++i)
+      sum.add(static_cast<double>(middle.linear1[rank][static_cast<std::size_t>(i)]),
+              static_cast<double>(expected[i]));
+    return;
+  }
+  for (std::int64_t group = 0; group < layout.intermediate_groups; ++group) {
+    float largest = 0;
+    for (std::int64_t i = group * layout.intermediate_group;
+         i < std::min(size, (group + 1) * layout.intermediate_group); ++i)
+      largest = std::max(largest, std::fabs(expected[first + i]));
+    const auto at = static_cast<std::size_t>(pair * layout.intermediate_groups + group);
+    sum.add(static_cast<double>(middle.largest[rank][at]), static_cast<double>(largest));
+  }
+}
 
 }  // namespace
 
@@ -53,10 +74,8 @@ MoeErrors compare_with_reference(const layout::MoeLayout& layout, const MoeGroup
     for (std::int64_t token = 0; token < inputs[rank].tokens; token += token_step) {
       ++errors.tokens_checked;
       const std::int64_t pairs = token * config.topk;
-      for (std::int64_t i = pairs * config.intermediate;
-           !middle.linear1.empty() && i < (pairs + config.topk) * config.intermediate; ++i)
-        linear1.add(static_cast<double>(middle.linear1[rank][static_cast<std::size_t>(i)]),
-                    static_cast<double>(own[rank].linear1[static_cast<std::size_t>(i)]));
+      for (std::int64_t pair = pairs; pair < pairs + config.topk; ++pair)
+        add_linear1(layout, middle, rank, pair, own[rank].linear1.data(), linear1);
       Squares row;
       for (std::int64_t i = token * config.hidden; i < (token + 1) * config.hidden; ++i) {
         const auto at = static_cast<std::size_t>(i);

@@ -35,8 +35,7 @@ MoeErrors compare_with_reference(const MoeGroup& group, const MoeWeights& weight
                                  const std::vector<std::vector<std::uint16_t>>& outputs,
                                  std::int64_t token_step = 1);
 
-/// The same for outputs made elsewhere. Without values in `middle.linear1` Linear-1 is not
-/// compared.
+/// The same for outputs made elsewhere, by `middle.linear1` or `middle.largest`.
 MoeErrors compare_with_reference(const layout::MoeLayout& layout, const MoeGroup::Middle& middle,
                                  const MoeWeights& weights, const std::vector<MoeInput>& inputs,
                                  const std::vector<std::vector<std::uint16_t>>& outputs,

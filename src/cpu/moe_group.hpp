@@ -37,6 +37,8 @@ class MoeGroup {
   struct Middle {
     std::vector<std::vector<float>> linear1;    ///< before quantisation (with keep_linear1)
     std::vector<std::vector<float>> quantised;  ///< as Linear-2 reads it, scales applied
+    /// Where `linear1` was not kept: [tokens·k][groups], each group's largest magnitude of it.
+    std::vector<std::vector<float>> largest;
   };
   Middle middle(const std::vector<MoeInput>& inputs) const;
 

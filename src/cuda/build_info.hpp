@@ -13,4 +13,8 @@ std::string_view git_commit();
 /// it.
 std::string_view kernel_digest();
 
+/// The same of the fused MoE layer's kernel, with the headers whose orders, layouts and signals it
+/// executes.
+std::string_view moe_kernel_digest();
+
 }  // namespace xstage

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "cuda/moe/gpu_memory.hpp"
 #include "cuda/moe/layer.hpp"
-#include "cuda/probe/check.cuh"
 
 namespace xstage::moe {
 namespace {
@@ -14,33 +14,6 @@ namespace {
 float from_e4m3(std::uint8_t code) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
 }
-
-/// Allocations, streams and events of one GPU, freed together.
-class GpuThings {
- public:
-  ~GpuThings() {
-    for (const auto& [gpu, memory] : memory_) {
-      static_cast<void>(cudaSetDevice(gpu));
-      static_cast<void>(cudaFree(memory));
-    }
-  }
-
-  /// A copy of `count` values on `gpu`; without `values`, as they are.
-  template <class T>
-  Result<T*> copy(int gpu, const T* values, std::int64_t count) {
-    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
-    void* memory = nullptr;
-    XSTAGE_CUDA_TRY(cudaSetDevice(gpu));
-    XSTAGE_CUDA_TRY(cudaMalloc(&memory, std::max<std::size_t>(bytes, 16)));
-    memory_.emplace_back(gpu, memory);
-    if (values != nullptr && bytes > 0)
-      XSTAGE_CUDA_TRY(cudaMemcpy(memory, values, bytes, cudaMemcpyHostToDevice));
-    return static_cast<T*>(memory);
-  }
-
- private:
-  std::vector<std::pair<int, void*>> memory_;
-};
 
 class GpuHostLayer : public HostLayer {
  public:
@@ -52,34 +25,25 @@ class GpuHostLayer : public HostLayer {
     config.schedule = schedule::MoeSchedule::wave(1);
     if (const auto layout = check_layer(config); !layout) return layout.error();
     inputs_ = inputs;
-    std::vector<RankWeights> of_rank;
+    const auto ranks = static_cast<std::size_t>(config.ranks);
+    std::vector<RankWeights> of_rank(ranks);
     std::vector<int> gpus;
-    for (int rank = 0; rank < config.ranks; ++rank) {
-      const auto own = copy_weights(rank, config, weights);
-      if (!own) return own.error();
-      of_rank.push_back(*own);
-      const auto input = copy_input(rank, config, inputs[static_cast<std::size_t>(rank)]);
-      if (!input) return input.error();
-      on_gpu_.push_back(*input);
-      gpus.push_back(rank);
-      streams_.emplace_back();
-      events_.emplace_back();
-      XSTAGE_CUDA_TRY(cudaStreamCreateWithFlags(&streams_.back(), cudaStreamNonBlocking));
-      for (cudaEvent_t& event : events_.back().of) XSTAGE_CUDA_TRY(cudaEventCreate(&event));
+    on_gpu_.resize(ranks);
+    streams_.resize(ranks);
+    events_.resize(ranks);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      const int gpu = static_cast<int>(r);
+      gpus.push_back(gpu);
+      XSTAGE_TRY(copy_weights(gpu, config, weights, of_rank[r]));
+      XSTAGE_TRY(copy_input(gpu, config, inputs[r], on_gpu_[r]));
+      XSTAGE_TRY(put(memory_.stream(gpu), streams_[r]));
+      for (cudaEvent_t& event : events_[r].of) XSTAGE_TRY(put(memory_.event(gpu), event));
     }
     auto layer =
-        Layer::create(std::vector<layout::MoeConfig>(gpus.size(), config), gpus, of_rank, limits);
+        Layer::create(std::vector<layout::MoeConfig>(ranks, config), gpus, of_rank, limits);
     if (!layer) return layer.error();
     layer_.emplace(std::move(layer).value());
     return true;
-  }
-  ~GpuHostLayer() override {
-    layer_.reset();
-    for (std::size_t rank = 0; rank < streams_.size(); ++rank) {
-      static_cast<void>(cudaSetDevice(static_cast<int>(rank)));
-      static_cast<void>(cudaStreamDestroy(streams_[rank]));
-      for (cudaEvent_t event : events_[rank].of) static_cast<void>(cudaEventDestroy(event));
-    }
   }
 
   const layout::MoeLayout& layout() const override { return layer_->layout(); }
@@ -118,55 +82,17 @@ class GpuHostLayer : public HostLayer {
     return Result<HostOutput>(std::move(out));
   }
 
-  Result<std::vector<std::vector<float>>> intermediate() override {
+  Result<HostMiddle> middle() override {
     const layout::MoeLayout& at = layout();
     const layout::MoeConfig& c = at.config;
-    std::vector<std::vector<float>> out;
-    for (const HostInput& input : inputs_)
-      out.emplace_back(static_cast<std::size_t>(input.tokens * c.topk * c.intermediate), 0.0f);
-    for (int rank = 0; rank < c.ranks; ++rank) {
-      // An expert's rows lie behind each other; a row's filled places come first.
-      std::vector<std::int64_t> tokens(static_cast<std::size_t>(at.experts_local), 0);
-      for (const HostInput& input : inputs_)
-        for (std::int64_t pair = 0; pair < input.tokens * c.topk; ++pair)
-          if (input.experts[pair] >= 0 && input.experts[pair] / at.experts_local == rank)
-            ++tokens[static_cast<std::size_t>(input.experts[pair] % at.experts_local)];
-      std::int64_t rows = 0;
-      for (const std::int64_t count : tokens) rows += (count + c.block_m - 1) / c.block_m;
-      if (rows == 0) continue;
-      const auto places = static_cast<std::size_t>(rows * c.block_m);
-      std::vector<layout::RowOrigin> origins(places);
-      std::vector<std::uint8_t> codes(places * static_cast<std::size_t>(c.intermediate));
-      std::vector<float> scales(places * static_cast<std::size_t>(at.intermediate_groups));
-      void* const base = layer_->workspace(rank);
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
-      XSTAGE_CUDA_TRY(cudaMemcpy(origins.data(), at.origin(base, 0),
-                                 places * sizeof(layout::RowOrigin), cudaMemcpyDeviceToHost));
-      XSTAGE_CUDA_TRY(cudaMemcpy(codes.data(), at.intermediate_token(base, 0), codes.size(),
-                                 cudaMemcpyDeviceToHost));
-      XSTAGE_CUDA_TRY(cudaMemcpy(scales.data(), at.intermediate_scales_of(base, 0, 0),
-                                 scales.size() * sizeof(float), cudaMemcpyDeviceToHost));
-      std::int64_t row = 0;
-      for (const std::int64_t count : tokens) {
-        for (std::int64_t place = row * c.block_m; place < row * c.block_m + count; ++place) {
-          const layout::RowOrigin& origin = origins[static_cast<std::size_t>(place)];
-          if (origin.source < 0 || origin.source >= c.ranks ||
-              origin.pair >= inputs_[static_cast<std::size_t>(origin.source)].tokens * c.topk)
-            return Error{ErrorKind::kCheckFailed, "a row of the pool has no origin", {}, {}, {}};
-          float* const to = out[static_cast<std::size_t>(origin.source)].data() +
-                            std::int64_t{origin.pair} * c.intermediate;
-          for (std::int64_t i = 0; i < c.intermediate; ++i) {
-            const std::int64_t group = i / at.intermediate_group;
-            to[i] = from_e4m3(codes[static_cast<std::size_t>(place * c.intermediate + i)]) *
-                    scales[static_cast<std::size_t>(
-                        (place / c.block_m * at.intermediate_groups + group) * c.block_m +
-                        place % c.block_m)];
-          }
-        }
-        row += (count + c.block_m - 1) / c.block_m;
-      }
+    HostMiddle out;
+    for (const HostInput& input : inputs_) {
+      const auto pairs = static_cast<std::size_t>(input.tokens * c.topk);
+      out.quantised.emplace_back(pairs * static_cast<std::size_t>(c.intermediate), 0.0f);
+      out.largest.emplace_back(pairs * static_cast<std::size_t>(at.intermediate_groups), 0.0f);
     }
-    return Result<std::vector<std::vector<float>>>(std::move(out));
+    for (int rank = 0; rank < c.ranks; ++rank) XSTAGE_TRY(read_middle(rank, out));
+    return Result<HostMiddle>(std::move(out));
   }
 
  private:
@@ -178,60 +104,92 @@ class GpuHostLayer : public HostLayer {
     return static_cast<std::size_t>(inputs_[rank].tokens * hidden) * 2;
   }
 
-  Result<RankWeights> copy_weights(int rank, const layout::MoeConfig& c, const HostWeights& all) {
+  /// Tokens of each of the rank's experts. An expert's rows lie behind each other; a row's filled
+  /// places come first.
+  std::vector<std::int64_t> expert_tokens(int rank) const {
+    const layout::MoeLayout& at = layout();
+    std::vector<std::int64_t> tokens(static_cast<std::size_t>(at.experts_local), 0);
+    for (const HostInput& input : inputs_)
+      for (std::int64_t pair = 0; pair < input.tokens * at.config.topk; ++pair)
+        if (input.experts[pair] >= 0 && input.experts[pair] / at.experts_local == rank)
+          ++tokens[static_cast<std::size_t>(input.experts[pair] % at.experts_local)];
+    return tokens;
+  }
+
+  Result<bool> read_middle(int rank, HostMiddle& out) const {
+    const layout::MoeLayout& at = layout();
+    const layout::MoeConfig& c = at.config;
+    const auto tokens = expert_tokens(rank);
+    std::int64_t rows = 0;
+    for (const std::int64_t count : tokens) rows += (count + c.block_m - 1) / c.block_m;
+    if (rows == 0) return true;
+    const auto places = static_cast<std::size_t>(rows * c.block_m);
+    std::vector<layout::RowOrigin> origins(places);
+    std::vector<std::uint8_t> codes(places * static_cast<std::size_t>(c.intermediate));
+    std::vector<float> scales(places * static_cast<std::size_t>(at.intermediate_groups));
+    void* const base = layer_->workspace(rank);
+    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    XSTAGE_CUDA_TRY(cudaMemcpy(origins.data(), at.origin(base, 0),
+                               places * sizeof(layout::RowOrigin), cudaMemcpyDeviceToHost));
+    XSTAGE_CUDA_TRY(cudaMemcpy(codes.data(), at.intermediate_token(base, 0), codes.size(),
+                               cudaMemcpyDeviceToHost));
+    XSTAGE_CUDA_TRY(cudaMemcpy(scales.data(), at.intermediate_scales_of(base, 0, 0),
+                               scales.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    std::int64_t row = 0;
+    for (const std::int64_t count : tokens) {
+      for (std::int64_t place = row * c.block_m; place < row * c.block_m + count; ++place) {
+        const layout::RowOrigin& origin = origins[static_cast<std::size_t>(place)];
+        if (origin.source < 0 || origin.source >= c.ranks ||
+            origin.pair >= inputs_[static_cast<std::size_t>(origin.source)].tokens * c.topk)
+          return Error{ErrorKind::kCheckFailed, "a row of the pool has no origin", {}, {}, {}};
+        const auto source = static_cast<std::size_t>(origin.source);
+        const std::int64_t pair = origin.pair;
+        for (std::int64_t group = 0; group < at.intermediate_groups; ++group) {
+          const float scale = scales[static_cast<std::size_t>(
+              (place / c.block_m * at.intermediate_groups + group) * c.block_m +
+              place % c.block_m)];
+          // A group's scale is its largest magnitude over the largest code.
+          out.largest[source][static_cast<std::size_t>(pair * at.intermediate_groups + group)] =
+              448.0f * scale;
+          const std::int64_t first = group * at.intermediate_group;
+          for (std::int64_t i = first; i < first + at.intermediate_group; ++i)
+            out.quantised[source][static_cast<std::size_t>(pair * c.intermediate + i)] =
+                scale * from_e4m3(codes[static_cast<std::size_t>(place * c.intermediate + i)]);
+        }
+      }
+      row += (count + c.block_m - 1) / c.block_m;
+    }
+    return true;
+  }
+
+  Result<bool> copy_weights(int rank, const layout::MoeConfig& c, const HostWeights& all,
+                            RankWeights& out) {
+    constexpr std::int64_t kBlock = kScaleGroup * kScaleGroup;
     const std::int64_t local = c.experts_local(), first = rank * local;
     const std::int64_t w1 = 2 * c.intermediate * c.hidden, w2 = c.hidden * c.intermediate;
-    constexpr std::int64_t kBlock = kScaleGroup * kScaleGroup;
-    RankWeights out;
-    if (auto p = things_.copy(rank, all.w1 + first * w1, local * w1); p)
-      out.w1 = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy(rank, all.w2 + first * w2, local * w2); p)
-      out.w2 = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy(rank, all.w1_scales + first * (w1 / kBlock), local * (w1 / kBlock));
-        p)
-      out.w1_scales = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy(rank, all.w2_scales + first * (w2 / kBlock), local * (w2 / kBlock));
-        p)
-      out.w2_scales = *p;
-    else
-      return p.error();
-    return out;
+    const std::int64_t scales1 = w1 / kBlock, scales2 = w2 / kBlock;
+    XSTAGE_TRY(put(memory_.copy(rank, all.w1 + first * w1, local * w1), out.w1));
+    XSTAGE_TRY(put(memory_.copy(rank, all.w2 + first * w2, local * w2), out.w2));
+    XSTAGE_TRY(
+        put(memory_.copy(rank, all.w1_scales + first * scales1, local * scales1), out.w1_scales));
+    return put(memory_.copy(rank, all.w2_scales + first * scales2, local * scales2), out.w2_scales);
   }
 
-  Result<RankInput> copy_input(int rank, const layout::MoeConfig& c, const HostInput& input) {
-    RankInput out;
+  Result<bool> copy_input(int rank, const layout::MoeConfig& c, const HostInput& input,
+                          RankInput& out) {
     out.tokens = input.tokens;
-    if (auto p = things_.copy(rank, input.x, input.tokens * c.hidden); p)
-      out.x = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy(rank, input.experts, input.tokens * c.topk); p)
-      out.experts = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy(rank, input.weights, input.tokens * c.topk); p)
-      out.weights = *p;
-    else
-      return p.error();
-    if (auto p = things_.copy<std::uint16_t>(rank, nullptr, input.tokens * c.hidden); p)
-      out.out = *p;
-    else
-      return p.error();
-    return out;
+    XSTAGE_TRY(put(memory_.copy(rank, input.x, input.tokens * c.hidden), out.x));
+    XSTAGE_TRY(put(memory_.copy(rank, input.experts, input.tokens * c.topk), out.experts));
+    XSTAGE_TRY(put(memory_.copy(rank, input.weights, input.tokens * c.topk), out.weights));
+    return put(memory_.allocate<std::uint16_t>(rank, input.tokens * c.hidden), out.out);
   }
 
-  GpuThings things_;
+  GpuMemory memory_;
   std::vector<HostInput> inputs_;
   std::vector<RankInput> on_gpu_;
   std::vector<cudaStream_t> streams_;
   std::vector<Events> events_;
-  std::optional<Layer> layer_;
+  std::optional<Layer> layer_;  ///< behind the memory that it uses
 };
 
 }  // namespace

@@ -31,6 +31,14 @@ struct HostOutput {
   double microseconds = 0;  ///< by events around the kernel, the slowest rank
 };
 
+/// What lies between the two linears, for each rank's own pairs; zeros for slots that went nowhere.
+struct HostMiddle {
+  std::vector<std::vector<float>>
+      quantised;  ///< [rank][tokens·k][I] as Linear-2 reads it, scales applied
+  std::vector<std::vector<float>>
+      largest;  ///< [rank][tokens·k][I/128] largest magnitude of a group before quantisation
+};
+
 class HostLayer {
  public:
   virtual ~HostLayer() = default;
@@ -40,9 +48,8 @@ class HostLayer {
   virtual Result<HostOutput> launch(const schedule::MoeSchedule& schedule,
                                     layout::MoeDispatch dispatch) = 0;
 
-  /// What Linear-2 read in the last launch, scales applied: [rank][tokens·k][I], zeros for slots
-  /// that went nowhere.
-  virtual Result<std::vector<std::vector<float>>> intermediate() = 0;
+  /// Of the last launch.
+  virtual Result<HostMiddle> middle() = 0;
 };
 
 /// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own. Limits of

@@ -1,10 +1,12 @@
-// The fused MoE layer on the GPUs of one node, one process, one rank a GPU.
+// The fused MoE layer on the GPUs of one node, one rank a GPU: Layer has all ranks in one process,
+// RankLayer is one rank, on buffers that the caller brings.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cuda/moe/fused.hpp"
@@ -47,6 +49,86 @@ Result<layout::MoeLayout> check_layer(const layout::MoeConfig& config);
 /// The configuration that this kernel wants for a layer: tile sizes, one worker an SM of `gpu`.
 layout::MoeConfig with_tiles(layout::MoeConfig config, int sms);
 
+/// Device memory that one rank needs. Both buffers begin at a multiple of kBufferAlignment bytes.
+struct BufferBytes {
+  std::int64_t symmetric = 0;  ///< read and written by peers; as large on every rank
+  std::int64_t workspace = 0;  ///< the rank's own
+};
+inline constexpr std::int64_t kBufferAlignment = 1024;
+
+/// What check_layer() refuses has no size.
+Result<BufferBytes> buffer_bytes(const layout::MoeConfig& config);
+
+/// Memory that the caller allocated, and that outlives the layer.
+struct RankBuffers {
+  std::vector<void*> symmetric;  ///< [P]: every rank's buffer, at its address on this rank's GPU
+  void* workspace = nullptr;
+};
+
+/// One rank of the layer on buffers from outside: a process a rank (symmetric memory of PyTorch,
+/// CUDA IPC), or several ranks in one process. No call here waits for another rank; the caller has
+/// a barrier of its own where one is asked for.
+class RankLayer {
+ public:
+  /// `of_rank`: every rank's configuration, gathered, so that all ranks end with the same error
+  /// where they differ. Clears this rank's flags: every rank must have been created before the
+  /// first launch (barrier). Errors also name a null or misplaced pointer, and the pair of GPUs
+  /// without peer access. Weights, like buffers, stay the caller's.
+  static Result<RankLayer> create(const std::vector<layout::MoeConfig>& of_rank, std::int32_t rank,
+                                  int gpu, const RankBuffers& buffers, const RankWeights& weights,
+                                  const Limits& limits = {});
+
+  const layout::MoeLayout& layout() const { return layout_; }
+  int gpu() const { return gpu_; }
+  void* symmetric() const { return symmetric_[static_cast<std::size_t>(rank_)]; }
+  void* workspace() const { return workspace_; }
+
+  /// The order of tiles and the way of dispatch may change from launch to launch, on all ranks
+  /// together.
+  Result<bool> set_schedule(const schedule::MoeSchedule& schedule, layout::MoeDispatch dispatch);
+
+  /// The error of an input that launch() would refuse.
+  Result<bool> check(const RankInput& input) const;
+
+  /// Asynchronous; may be captured into a graph. Every rank must launch.
+  Result<bool> launch(const RankInput& input, cudaStream_t stream);
+
+  /// Waits for the launches. The error of a wait that passed its limit says who waited for what.
+  /// After an error on any rank: barrier, recover() on every rank, barrier; then launches work
+  /// again.
+  Result<bool> finish(cudaStream_t stream);
+
+  /// Flags and counters as before the first launch.
+  Result<bool> recover();
+
+  /// For tests: everything but flags and counters becomes NaN patterns.
+  Result<bool> poison();
+
+ private:
+  friend class Layer;
+  /// How the last launches ended, once their stream is idle.
+  struct Ending {
+    bool stopped = false;
+    std::optional<Error> error;  ///< of this rank; absent where another one gave up first
+  };
+  RankLayer() = default;
+  Result<bool> make_maps(const RankWeights& weights);
+  Result<Ending> ending() const;
+  std::uint32_t* histogram() const;
+  sync::WaitRecord* records() const;
+
+  layout::MoeLayout layout_;
+  Limits limits_;
+  std::int32_t rank_ = 0;
+  int gpu_ = 0;
+  void* symmetric_[kMaxRanks] = {};
+  void* workspace_ = nullptr;
+  RankWeights weights_;
+  FusedMaps maps_{};
+  std::uint64_t launches_ = 0;
+};
+
+/// All ranks in one process, in memory of its own.
 class Layer {
  public:
   /// One configuration and one GPU a rank; the configurations must agree. Allocates the symmetric
@@ -61,10 +143,9 @@ class Layer {
   }
   ~Layer();
 
-  const layout::MoeLayout& layout() const { return layout_; }
+  const layout::MoeLayout& layout() const { return ranks_.front().layout(); }
 
-  /// The order of tiles and the way of dispatch may change from launch to launch, on all ranks
-  /// together.
+  /// As RankLayer's, on every rank.
   Result<bool> set_schedule(const schedule::MoeSchedule& schedule, layout::MoeDispatch dispatch);
 
   /// Launches every rank on its own stream. Everything is checked first, on all ranks;
@@ -76,35 +157,24 @@ class Layer {
   /// the layer can be used again.
   Result<bool> finish(const std::vector<cudaStream_t>& streams);
 
-  /// For tests: everything but flags and counters becomes NaN patterns.
+  /// For tests, as RankLayer's.
   Result<bool> poison();
-  void* symmetric(int rank) const { return ranks_[static_cast<std::size_t>(rank)].symmetric; }
-  void* workspace(int rank) const { return ranks_[static_cast<std::size_t>(rank)].workspace; }
+  void* symmetric(int rank) const { return ranks_[static_cast<std::size_t>(rank)].symmetric(); }
+  void* workspace(int rank) const { return ranks_[static_cast<std::size_t>(rank)].workspace(); }
 
  private:
-  struct Rank {
-    int gpu = 0;
-    void* symmetric = nullptr;
-    void* workspace = nullptr;
-    std::uint32_t* histogram = nullptr;
-    sync::WaitRecord* records = nullptr;
-    RankWeights weights;
-    FusedMaps maps{};
-  };
   Layer() = default;
   void swap(Layer& other) noexcept {
-    std::swap(layout_, other.layout_);
-    std::swap(limits_, other.limits_);
     std::swap(ranks_, other.ranks_);
-    std::swap(launches_, other.launches_);
+    std::swap(memory_, other.memory_);
   }
-  Result<bool> allocate(const std::vector<RankWeights>& weights);
-  Result<bool> clear();
 
-  layout::MoeLayout layout_;
-  Limits limits_;
-  std::vector<Rank> ranks_;
-  std::uint64_t launches_ = 0;
+  struct Memory {
+    int gpu = 0;
+    void* pointer = nullptr;
+  };
+  std::vector<RankLayer> ranks_;
+  std::vector<Memory> memory_;
 };
 
 }  // namespace xstage::moe

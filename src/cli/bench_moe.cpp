@@ -1,0 +1,348 @@
+// xstage bench moe: the fused layer under every schedule, beside what its products cost alone.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "cli/bench.hpp"
+#include "cli/layer_options.hpp"
+#include "cli/outputs.hpp"
+#include "cli/provenance.hpp"
+#include "cuda/build_info.hpp"
+#include "cuda/moe/timed_layer.hpp"
+#include "xstage/atomic_file.hpp"
+
+namespace xstage::cli {
+namespace {
+
+using nlohmann::json;
+using schedule::MoeSchedule;
+using schedule::MoeScheduleKind;
+
+// Set by the signal handler; looked at between two configurations.
+volatile std::sig_atomic_t interrupted = 0;
+
+struct BenchMoeOptions {
+  MoeLayerOptions layer;
+  std::string backend = "cuda";
+  std::string table;
+  std::vector<std::int64_t> leads;
+  std::string dispatch = "per-rank";
+  int launches = 0;
+  bool cold = false;
+  std::string out;
+};
+
+/// Layers of the tables, by name.
+constexpr const char* kSeven[] = {"lingbot-video",  "qwen3.5-397b", "hy3",
+                                  "mimo-v2.5",      "glm-5",        "deepseek-v4-flash",
+                                  "deepseek-v4-pro"};
+
+/// What a table measures of each row.
+struct Plan {
+  std::vector<MoeLayer> layers;  ///< of one shape behind each other
+  std::vector<std::int64_t> leads;
+  std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
+  int launches = 9;
+  bool cold = false;
+  bool yardsticks = false;  ///< products alone, ours and cuBLAS'
+};
+
+const char* way_name(layout::MoeDispatch way) {
+  return way == layout::MoeDispatch::kPerRank ? "per-rank" : "per-slot";
+}
+
+std::string label(const MoeSchedule& s) {
+  return s.kind == MoeScheduleKind::kWave ? fmt::format("wave {}", s.group)
+                                          : fmt::format("lead {}", s.lead);
+}
+
+class MoeBench {
+ public:
+  MoeBench(const Session& session, const BenchMoeOptions& options)
+      : console_(session.console), options_(options) {}
+
+  int operator()() {
+    document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench moe", {})}};
+    document_["provenance"]["git_commit"] = git_commit();
+    document_["provenance"]["kernel_digest"] = moe_kernel_digest();
+    const Plan plan = plan_of().value();
+    if (options_.backend != "cuda")
+      return console_.fail(
+          bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
+          document_);
+    probe_output(options_.out);
+    if (const auto why = describe_node(options_.layer.ranks, document_))
+      return console_.fail(*why, document_);
+    document_["table"] = options_.table.empty() ? json() : json(options_.table);
+    document_["rows"] = json::array();
+    take_up();
+    interrupted = 0;
+    const auto handler = [](int) { interrupted = 1; };
+    const auto old_int = std::signal(SIGINT, handler), old_term = std::signal(SIGTERM, handler);
+    const auto done = measure(plan);
+    std::signal(SIGINT, old_int);
+    std::signal(SIGTERM, old_term);
+    document_["ok"] = done.ok();
+    if (!done) return console_.fail(done.error(), document_);
+    if (auto kept = keep(); !kept) return console_.fail(kept.error(), document_);
+    console_.document(document_);
+    return 0;
+  }
+
+ private:
+  Result<Plan> plan_of() const {
+    Plan plan;
+    for (const std::int64_t lead : options_.leads)
+      if (lead < 1 || lead > (std::int64_t{1} << 40))
+        return bad_input("a lead is out of range", "--lead", fmt::format("{}", lead), "1 to 2^40");
+    if (options_.launches < 0 || options_.launches > 64)
+      return bad_input("the launches are out of range", "--launches",
+                       fmt::format("{}", options_.launches), "1 to 64");
+    if (options_.dispatch == "per-slot")
+      plan.ways = {layout::MoeDispatch::kPerSlot};
+    else if (options_.dispatch == "both")
+      plan.ways.push_back(layout::MoeDispatch::kPerSlot);
+    else if (options_.dispatch != "per-rank")
+      return bad_input("no such way of dispatch", "--dispatch", options_.dispatch,
+                       "per-rank, per-slot, both");
+    const auto add = [&](const char* shape, const char* routing,
+                         std::int64_t tokens) -> Result<bool> {
+      MoeLayerOptions one = options_.layer;
+      one.shape = shape;
+      one.routing = routing;
+      one.tokens = tokens;
+      auto layer = resolve(one);
+      if (!layer) return layer.error();
+      plan.layers.push_back(*layer);
+      return true;
+    };
+    if (options_.table == "peers") {
+      for (const char* shape : kSeven)
+        for (const std::int64_t tokens : {8192, 1024})
+          if (std::string_view(shape) != "mimo-v2.5")
+            if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+      plan.leads = {16, 64};
+      plan.launches = 15;
+      plan.cold = plan.yardsticks = true;
+    } else if (options_.table == "sweep") {
+      for (const char* shape : kSeven)
+        for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
+          for (const std::int64_t tokens : {2048, 8192, 16384})
+            if (const auto done = add(shape, routing, tokens); !done) return done.error();
+      plan.leads = {1, 4, 16, 64};
+      plan.yardsticks = true;
+    } else if (options_.table.empty()) {
+      auto layer = resolve(options_.layer);
+      if (!layer) return layer.error();
+      plan.layers.push_back(*layer);
+      plan.leads = {4, 16, 64};
+      plan.launches = 15;
+      plan.cold = plan.yardsticks = true;
+    } else {
+      return bad_input("no such table", "--table", options_.table, "peers, sweep");
+    }
+    if (!options_.leads.empty()) plan.leads = options_.leads;
+    if (options_.launches > 0) plan.launches = options_.launches;
+    plan.cold = plan.cold || options_.cold;
+    return plan;
+  }
+
+  static std::string key_of(const json& row) {
+    return fmt::format("{} {} {} {}", row["layer"]["shape"].get<std::string>(),
+                       row["layer"]["routing"].get<std::string>(),
+                       row["layer"]["tokens"].get<std::int64_t>(),
+                       row["layer"]["ranks"].get<int>());
+  }
+
+  /// Rows that an interrupted run of the same table on the same kernel left in --out.
+  void take_up() {
+    if (options_.out.empty() || options_.table.empty()) return;
+    std::ifstream in(options_.out);
+    if (!in) return;
+    const json before = json::parse(in, nullptr, false);
+    if (!before.is_object() || before.value("table", json()) != document_["table"] ||
+        before.value("ok", true) ||
+        before["provenance"].value("kernel_digest", "") != document_["provenance"]["kernel_digest"])
+      return;
+    for (const json& row : before["rows"]) {
+      done_.insert(key_of(row));
+      document_["rows"].push_back(row);
+    }
+    if (!done_.empty())
+      console_.log(fmt::format("{} rows of {} are taken up", done_.size(), options_.out));
+  }
+
+  Result<bool> keep() const {
+    if (options_.out.empty()) return true;
+    if (auto written = write_file(options_.out, document_.dump(1) + "\n"); !written)
+      return written.error();
+    return true;
+  }
+
+  /// A layer is set up once, with room for the most tokens that its rows need.
+  Result<bool> measure(const Plan& plan) {
+    console_.text(fmt::format("{:<18} {:>12} {:>6}  {}", "layer", "routing", "tokens",
+                              "median us of the slowest rank"));
+    document_["ok"] = false;
+    for (std::size_t i = 0; i < plan.layers.size();) {
+      std::size_t end = i;
+      std::int64_t most = 0;
+      bool open = false;
+      for (; end < plan.layers.size() && plan.layers[end].shape.name == plan.layers[i].shape.name;
+           ++end) {
+        most = std::max(most, plan.layers[end].tokens);
+        json described = {{"layer", to_json(plan.layers[end])}};
+        open = open || !done_.contains(key_of(described));
+      }
+      if (open)
+        if (auto done = measure_layers(plan, i, end, most); !done) return done;
+      i = end;
+    }
+    return true;
+  }
+
+  Result<bool> measure_layers(const Plan& plan, std::size_t begin, std::size_t end,
+                              std::int64_t most) {
+    const MoeLayer& first = plan.layers[begin];
+    layout::MoeConfig config;
+    config.ranks = first.ranks;
+    config.topk = static_cast<std::int32_t>(first.shape.topk);
+    config.experts = first.shape.experts;
+    config.hidden = first.shape.hidden;
+    config.intermediate = first.shape.intermediate;
+    config.capacity = std::max<std::int64_t>(most, 1);
+    config.format = first.weights;
+    auto timed = moe::open_timed_layer(config, first.seed);
+    if (!timed) return timed.error();
+    for (std::size_t i = begin; i < end; ++i) {
+      json row = {{"layer", to_json(plan.layers[i])}};
+      if (done_.contains(key_of(row))) continue;
+      if (interrupted)
+        return Error{ErrorKind::kInterrupted, "interrupted; what was measured is kept", {}, {}, {}};
+      if (auto done = measure_row(plan, plan.layers[i], **timed, row); !done) return done;
+      document_["rows"].push_back(std::move(row));
+      if (auto kept = keep(); !kept) return kept;
+    }
+    return true;
+  }
+
+  Result<bool> measure_row(const Plan& plan, const MoeLayer& layer, moe::TimedLayer& timed,
+                           json& row) {
+    const auto routing = layer.make_routing();
+    if (!routing) return routing.error();
+    std::vector<moe::TimedRouting> of_rank;
+    for (const auto& rank : routing->ranks)
+      of_rank.push_back({rank.tokens, rank.experts.data(), rank.weights.data()});
+    if (auto done = timed.set_routing(of_rank); !done) return done;
+    row["layer"]["kind"] = "moe";
+    row["remote_share"] = routing->remote_share();
+    const layout::MoeLayout& layout = timed.layout();
+    const auto group = schedule::wave_group(
+        layer.tokens * layer.ranks * layer.shape.topk, layer.shape.experts,
+        static_cast<std::int32_t>(layout.experts_local), layout.tiling, layout.config.workers);
+    const std::int64_t cover = schedule::covering_lead(layout.tiling, layout.config.workers);
+    row["covering_lead"] = cover;
+    std::vector<MoeSchedule> schedules{MoeSchedule::wave(group)};
+    for (const std::int64_t lead : plan.leads) schedules.push_back(MoeSchedule::interleaved(lead));
+    std::string line;
+    row["runs"] = json::array();
+    for (const layout::MoeDispatch way : plan.ways)
+      for (const MoeSchedule& s : schedules) {
+        const bool wave = s.kind == MoeScheduleKind::kWave;
+        moe::TimedLaunches what{s, way, 2, plan.launches, false};
+        if (!wave && s.lead < cover) {  // slow, and nobody's choice
+          what.warm_up = 1;
+          what.launches = std::min(plan.launches, 3);
+        }
+        const auto us = timed.time(what);
+        if (!us) return us.error();
+        json run = {{"schedule", wave ? "wave" : "interleaved"},
+                    {"lead", wave ? json() : json(s.lead)},
+                    {"group", wave ? json(s.group) : json()},
+                    {"dispatch", way_name(way)},
+                    {"time_us", times_json(*us)},
+                    {"launches", us->size()},
+                    {"samples_us", *us}};
+        if (plan.cold && (wave || s.lead >= cover)) {
+          what.cold = true;
+          const auto cold = timed.time(what);
+          if (!cold) return cold.error();
+          run["cold_us"] = times_json(*cold);
+        }
+        line += fmt::format(" {} {:.0f}", label(s), quantile(*us, 0.5));
+        row["runs"].push_back(std::move(run));
+      }
+    if (plan.yardsticks)
+      if (auto done = measure_products(plan, timed, row, line); !done) return done;
+    const auto phases = timed.phases(
+        {MoeSchedule::interleaved(std::max<std::int64_t>(16, cover)), plan.ways.front(), 0, 3});
+    if (!phases) return phases.error();
+    row["phases_us"] = {{"lead", std::max<std::int64_t>(16, cover)},
+                        {"staged", phases->staged},
+                        {"routed", phases->routed},
+                        {"dispatched", phases->dispatched},
+                        {"issued", phases->issued},
+                        {"tiles_done", phases->tiles_done},
+                        {"combined", phases->combined},
+                        {"end", phases->end},
+                        {"waited_tokens", phases->waited_tokens},
+                        {"waited_linear1", phases->waited_linear1}};
+    console_.text(fmt::format("{:<18} {:>12} {:>6} {}", layer.shape.name, layer.routing.text(),
+                              layer.tokens, line));
+    return true;
+  }
+
+  /// What the products cost alone.
+  Result<bool> measure_products(const Plan& plan, moe::TimedLayer& timed, json& row,
+                                std::string& line) {
+    const auto ours = timed.time_products(plan.launches);
+    if (!ours) return ours.error();
+    row["products_us"] = {{"linear1", times_json((*ours)[0])}, {"linear2", times_json((*ours)[1])}};
+    line += fmt::format(" | products {:.0f} + {:.0f}", quantile((*ours)[0], 0.5),
+                        quantile((*ours)[1], 0.5));
+    const auto cublas = timed.time_cublas(plan.launches);
+    if (!cublas) return cublas.error();
+    row["cublas_us"] = nullptr;
+    if (!*cublas) return true;
+    const auto& us = **cublas;
+    row["cublas_us"] = {{"linear1", times_json(us[0])}, {"linear2", times_json(us[1])}};
+    line += fmt::format(", cuBLAS {:.0f} + {:.0f}", quantile(us[0], 0.5), quantile(us[1], 0.5));
+    return true;
+  }
+
+  const Console& console_;
+  const BenchMoeOptions& options_;
+  json document_;
+  std::set<std::string> done_;
+};
+
+}  // namespace
+
+void add_bench_moe(CLI::App& bench, Session& session) {
+  auto options = std::make_shared<BenchMoeOptions>();
+  CLI::App* const app = bench.add_subcommand(
+      "moe", "The fused expert-parallel layer under its schedules, and its products alone");
+  app->add_flag("--json", session.console.json, "One JSON document on stdout");
+  add_moe_layer_options(*app, options->layer);
+  app->add_option("--backend", options->backend, "cuda")->capture_default_str();
+  app->add_option(
+      "--table", options->table,
+      "Many layers, one row each: peers (six layers, 8192 and 1024 tokens), sweep (seven "
+      "layers, three routings, three sizes); an interrupted table is taken up again");
+  app->add_option("--lead", options->leads, "Leads of the interleaved schedule (default 4 16 64)");
+  app->add_option("--dispatch", options->dispatch, "per-rank, per-slot or both")
+      ->capture_default_str();
+  app->add_option("--launches", options->launches, "Launches measured (0: as the table says)");
+  app->add_flag("--cold", options->cold, "Also with an L2 that was overwritten before each launch");
+  app->add_option("--out", options->out, "File for the JSON document");
+  app->callback([options, &session] {
+    session.action = [options, &session] { return MoeBench(session, *options)(); };
+  });
+}
+
+}  // namespace xstage::cli

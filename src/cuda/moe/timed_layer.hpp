@@ -1,0 +1,64 @@
+// The fused MoE layer with random weights and tokens made on the GPUs, for measurements; beside it
+// what its products cost alone. No CUDA types: the command line compiles where there is no CUDA.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xstage/layout/check.hpp"
+#include "xstage/result.hpp"
+
+namespace xstage::moe {
+
+/// Where a rank's tokens go.
+struct TimedRouting {
+  std::int64_t tokens = 0;
+  const std::int32_t* experts = nullptr;  ///< [tokens][k]
+  const float* weights = nullptr;         ///< [tokens][k]
+};
+
+struct TimedLaunches {
+  schedule::MoeSchedule schedule;
+  layout::MoeDispatch dispatch = layout::MoeDispatch::kPerRank;
+  int warm_up = 2;
+  int launches = 9;
+  bool cold = false;  ///< L2 is overwritten before each launch
+};
+
+/// When a launch reached some points, in µs from its first block's begin: the last block of the
+/// slowest rank.
+struct LaunchPhases {
+  double staged = 0, routed = 0, dispatched = 0, issued = 0, tiles_done = 0, combined = 0, end = 0;
+  double waited_tokens = 0, waited_linear1 = 0;  ///< of a loader, the mean over blocks and ranks
+};
+
+class TimedLayer {
+ public:
+  virtual ~TimedLayer() = default;
+  virtual const layout::MoeLayout& layout() const = 0;
+
+  virtual Result<bool> set_routing(const std::vector<TimedRouting>& of_rank) = 0;
+
+  /// µs of each launch, by events around it: the slowest rank's.
+  virtual Result<std::vector<double>> time(const TimedLaunches& what) = 0;
+
+  /// The last of `launches` launches in a row.
+  virtual Result<LaunchPhases> phases(const TimedLaunches& what) = 0;
+
+  /// µs of Linear-1 and Linear-2 as grouped GEMMs around the same tiles, without anything else, for
+  /// the rows of the routing; all GPUs at once, the slowest one's.
+  virtual Result<std::array<std::vector<double>, 2>> time_products(int launches) = 0;
+
+  /// The same with one matrix for all rows of the busiest rank, by cuBLAS, one scale a tensor.
+  /// Absent where the library is not installed.
+  virtual Result<std::optional<std::array<std::vector<double>, 2>>> time_cublas(int launches) = 0;
+};
+
+/// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own.
+Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig config, std::uint64_t seed);
+
+}  // namespace xstage::moe
