@@ -1,6 +1,8 @@
 // The fused MoE layer over many launches: random routings under random schedules without a hang,
 // and replays of a captured graph.
-//   moe_long_device [LAUNCHES [REPLAYS]]    default 400 and 100
+//   moe_long_device [LAUNCHES [REPLAYS [RANKS]]]    default 400, 100, and two ranks where there are
+//                                                   two GPUs
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -91,12 +93,15 @@ void graphs(int ranks, int replays, std::uint64_t seed) {
     check(cudaStreamBeginCapture(b.streams()[r], cudaStreamCaptureModeThreadLocal), "capture");
   }
   must(b.layer().launch(b.inputs(), b.streams()), "captured launch");
+  std::vector<cudaGraph_t> graph(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks; ++r) {
-    cudaGraph_t graph;
     check(cudaSetDevice(r), "device");
-    check(cudaStreamEndCapture(b.streams()[r], &graph), "end of capture");
-    check(cudaGraphInstantiate(&replay[r], graph, 0), "instantiate");
-    check(cudaGraphDestroy(graph), "destroy");
+    check(cudaStreamEndCapture(b.streams()[r], &graph[r]), "end of capture");
+  }
+  for (int r = 0; r < ranks; ++r) {
+    check(cudaSetDevice(r), "device");
+    check(cudaGraphInstantiate(&replay[r], graph[r], 0), "instantiate");
+    check(cudaGraphDestroy(graph[r]), "destroy");
   }
   const auto play = [&] {
     for (int r = 0; r < ranks; ++r) {
@@ -136,9 +141,9 @@ int main(int argc, char** argv) {
   const std::uint64_t seed = std::random_device{}();
   const int launches = argc > 1 ? std::atoi(argv[1]) : 400;
   const int replays = argc > 2 ? std::atoi(argv[2]) : 100;
-  const int ranks = gpus >= 2 ? 2 : 1;
+  const int ranks = argc > 3 ? std::atoi(argv[3]) : std::min(gpus, 2);
   std::printf("seed %llu, %d ranks\n", static_cast<unsigned long long>(seed), ranks);
-  graphs(ranks, replays, seed);
+  if (replays > 0) graphs(ranks, replays, seed);
   many_launches(ranks, launches, seed);
   std::printf("%s\n", g_ok ? "PASSED" : "FAILED");
   return g_ok ? 0 : 1;
