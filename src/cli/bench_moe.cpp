@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "cli/bench.hpp"
+#include "cli/fused_fit.hpp"
+#include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
@@ -34,6 +38,7 @@ struct BenchMoeOptions {
   std::string dispatch = "per-rank";
   int launches = 0;
   bool cold = false;
+  std::string profile, kernel_times;
   std::string out;
 };
 
@@ -49,7 +54,8 @@ struct Plan {
   std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
   int launches = 9;
   bool cold = false;
-  bool yardsticks = false;  ///< products alone, ours and cuBLAS'
+  bool cublas = false;    ///< beside our products alone
+  bool predicted = true;  ///< with `auto`, and the predicted time of every run
 };
 
 const char* way_name(layout::MoeDispatch way) {
@@ -67,7 +73,9 @@ class MoeBench {
       : console_(session.console), options_(options) {}
 
   int operator()() {
-    document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench moe", {})}};
+    document_ = {
+        {"format", options_.table == "kernel" ? "xstage.moe-kernel-times/1" : "xstage.bench/1"},
+        {"provenance", provenance("bench moe", {})}};
     document_["provenance"]["git_commit"] = git_commit();
     document_["provenance"]["kernel_digest"] = moe_kernel_digest();
     const Plan plan = plan_of().value();
@@ -78,6 +86,9 @@ class MoeBench {
     probe_output(options_.out);
     if (const auto why = describe_node(options_.layer.ranks, document_))
       return console_.fail(*why, document_);
+    profile_ = profile_or_shipped(options_.profile);
+    times_ = kernel_times_or_shipped(options_.kernel_times);
+    document_["profile"] = reference(*profile_);
     document_["table"] = options_.table.empty() ? json() : json(options_.table);
     document_["rows"] = json::array();
     take_up();
@@ -89,6 +100,12 @@ class MoeBench {
     std::signal(SIGTERM, old_term);
     document_["ok"] = done.ok();
     if (!done) return console_.fail(done.error(), document_);
+    if (options_.table == "kernel") {
+      auto fit = fit_fused_times(*profile_, plan.layers, document_["rows"]);
+      if (!fit) return console_.fail(fit.error(), document_);
+      document_["fit"] = std::move(*fit);
+    }
+    if (plan.predicted) summarise();
     if (auto kept = keep(); !kept) return console_.fail(kept.error(), document_);
     console_.document(document_);
     return 0;
@@ -128,23 +145,28 @@ class MoeBench {
             if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
       plan.leads = {16, 64};
       plan.launches = 15;
-      plan.cold = plan.yardsticks = true;
+      plan.cold = plan.cublas = true;
     } else if (options_.table == "sweep") {
       for (const char* shape : kSeven)
         for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
           for (const std::int64_t tokens : {2048, 8192, 16384})
             if (const auto done = add(shape, routing, tokens); !done) return done.error();
       plan.leads = {1, 4, 16, 64};
-      plan.yardsticks = true;
+    } else if (options_.table == "kernel") {
+      for (const char* shape : kSeven)
+        for (const std::int64_t tokens : {1024, 5120, 20480})
+          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+      plan.leads = {16, 24, 64};
+      plan.predicted = false;
     } else if (options_.table.empty()) {
       auto layer = resolve(options_.layer);
       if (!layer) return layer.error();
       plan.layers.push_back(*layer);
       plan.leads = {4, 16, 64};
       plan.launches = 15;
-      plan.cold = plan.yardsticks = true;
+      plan.cold = plan.cublas = true;
     } else {
-      return bad_input("no such table", "--table", options_.table, "peers, sweep");
+      return bad_input("no such table", "--table", options_.table, "peers, sweep, kernel");
     }
     if (!options_.leads.empty()) plan.leads = options_.leads;
     if (options_.launches > 0) plan.launches = options_.launches;
@@ -249,36 +271,36 @@ class MoeBench {
     row["covering_lead"] = cover;
     std::vector<MoeSchedule> schedules{MoeSchedule::wave(group)};
     for (const std::int64_t lead : plan.leads) schedules.push_back(MoeSchedule::interleaved(lead));
+    std::optional<sim::FusedMoe> model;
     std::string line;
+    if (plan.predicted) {
+      auto set_up = fused_moe(*profile_, times_, layer, *routing);
+      if (!set_up) return set_up.error();
+      model = std::move(*set_up);
+      const sim::MoeChoice choice = sim::choose_fused_schedule(*model, layer.seed);
+      schedules.push_back(choice.candidates[choice.best].schedule);
+      row["auto"] = {{"schedule", label(schedules.back())},
+                     {"reason", choice.reason},
+                     {"products", model->times.source}};
+    }
     row["runs"] = json::array();
     for (const layout::MoeDispatch way : plan.ways)
-      for (const MoeSchedule& s : schedules) {
+      for (std::size_t i = 0; i < schedules.size(); ++i) {
+        const MoeSchedule& s = schedules[i];
         const bool wave = s.kind == MoeScheduleKind::kWave;
-        moe::TimedLaunches what{s, way, 2, plan.launches, false};
-        if (!wave && s.lead < cover) {  // slow, and nobody's choice
-          what.warm_up = 1;
-          what.launches = std::min(plan.launches, 3);
-        }
-        const auto us = timed.time(what);
-        if (!us) return us.error();
-        json run = {{"schedule", wave ? "wave" : "interleaved"},
-                    {"lead", wave ? json() : json(s.lead)},
-                    {"group", wave ? json(s.group) : json()},
-                    {"dispatch", way_name(way)},
-                    {"time_us", times_json(*us)},
-                    {"launches", us->size()},
-                    {"samples_us", *us}};
-        if (plan.cold && (wave || s.lead >= cover)) {
-          what.cold = true;
-          const auto cold = timed.time(what);
-          if (!cold) return cold.error();
-          run["cold_us"] = times_json(*cold);
-        }
-        line += fmt::format(" {} {:.0f}", label(s), quantile(*us, 0.5));
-        row["runs"].push_back(std::move(run));
+        const bool chosen = model && i + 1 == schedules.size();
+        auto run = measure_run(plan, timed, s, way, cover);
+        if (!run) return run.error();
+        if (chosen) (*run)["asked"] = "auto";
+        if (model && way == layout::MoeDispatch::kPerRank)
+          (*run)["predicted_us"] = sim::predicted_us(*model, s, layer.seed);
+        line += fmt::format(" {}{} {:.0f}", chosen ? "auto: " : "", label(s),
+                            (*run)["time_us"]["median"].get<double>());
+        if (run->contains("predicted_us") && (wave || s.lead >= cover))
+          line += fmt::format(" ({:.0f})", (*run)["predicted_us"].get<double>());
+        row["runs"].push_back(std::move(*run));
       }
-    if (plan.yardsticks)
-      if (auto done = measure_products(plan, timed, row, line); !done) return done;
+    if (auto done = measure_products(plan, timed, row, line); !done) return done;
     const auto phases = timed.phases(
         {MoeSchedule::interleaved(std::max<std::int64_t>(16, cover)), plan.ways.front(), 0, 3});
     if (!phases) return phases.error();
@@ -297,6 +319,77 @@ class MoeBench {
     return true;
   }
 
+  Result<json> measure_run(const Plan& plan, moe::TimedLayer& timed, const MoeSchedule& s,
+                           layout::MoeDispatch way, std::int64_t cover) {
+    const bool wave = s.kind == MoeScheduleKind::kWave;
+    moe::TimedLaunches what{s, way, 2, plan.launches, false};
+    if (!wave && s.lead < cover) {  // slow, and nobody's choice
+      what.warm_up = 1;
+      what.launches = std::min(plan.launches, 3);
+    }
+    const auto us = timed.time(what);
+    if (!us) return us.error();
+    json run = {{"schedule", wave ? "wave" : "interleaved"},
+                {"lead", wave ? json() : json(s.lead)},
+                {"group", wave ? json(s.group) : json()},
+                {"dispatch", way_name(way)},
+                {"time_us", times_json(*us)},
+                {"launches", us->size()},
+                {"samples_us", *us}};
+    if (plan.cold && (wave || s.lead >= cover)) {
+      what.cold = true;
+      const auto cold = timed.time(what);
+      if (!cold) return cold.error();
+      run["cold_us"] = times_json(*cold);
+    }
+    return run;
+  }
+
+  /// How `auto` and the predictions did, over all rows.
+  void summarise() {
+    double worst_auto = 0, worst_error = 0;
+    std::string worst_row, worst_run;
+    std::vector<double> errors;
+    for (const json& row : document_["rows"]) {
+      double best = 0, chosen = 0, spread = 0;
+      const auto cover = row["covering_lead"].get<std::int64_t>();
+      for (const json& run : row["runs"]) {
+        const double us = run["time_us"]["median"].get<double>();
+        if (run.contains("asked")) {
+          chosen = us;
+          spread = (run["time_us"]["p95"].get<double>() - run["time_us"]["p05"].get<double>()) / us;
+        } else if (best == 0 || us < best) {
+          best = us;
+        }
+        if (!run.contains("predicted_us") ||
+            (!run["lead"].is_null() && run["lead"].get<std::int64_t>() < cover))
+          continue;
+        const double error = run["predicted_us"].get<double>() / us - 1;
+        errors.push_back(std::abs(error));
+        if (errors.back() > worst_error) {
+          worst_error = errors.back();
+          worst_run = key_of(row);
+        }
+      }
+      if (best == 0 || chosen == 0) continue;
+      if (chosen / best > worst_auto) {
+        worst_auto = chosen / best;
+        worst_row = fmt::format("{} (spread of its launches {:.1f} %)", key_of(row), 100 * spread);
+      }
+    }
+    if (errors.empty()) return;
+    document_["summary"] = {{"auto_over_best_worst", worst_auto},
+                            {"auto_over_best_worst_row", worst_row},
+                            {"prediction_error_median", quantile(errors, 0.5)},
+                            {"prediction_error_p95", quantile(errors, 0.95)},
+                            {"prediction_error_worst", worst_error},
+                            {"prediction_error_worst_row", worst_run}};
+    console_.text(fmt::format("auto over the fastest: worst {:.3f}, {}", worst_auto, worst_row));
+    console_.text(fmt::format(
+        "predicted over measured: median error {:.1f} %, p95 {:.1f} %, worst {:.1f} %, {}",
+        100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95), 100 * worst_error, worst_run));
+  }
+
   /// What the products cost alone.
   Result<bool> measure_products(const Plan& plan, moe::TimedLayer& timed, json& row,
                                 std::string& line) {
@@ -305,6 +398,7 @@ class MoeBench {
     row["products_us"] = {{"linear1", times_json((*ours)[0])}, {"linear2", times_json((*ours)[1])}};
     line += fmt::format(" | products {:.0f} + {:.0f}", quantile((*ours)[0], 0.5),
                         quantile((*ours)[1], 0.5));
+    if (!plan.cublas) return true;
     const auto cublas = timed.time_cublas(plan.launches);
     if (!cublas) return cublas.error();
     row["cublas_us"] = nullptr;
@@ -319,6 +413,8 @@ class MoeBench {
   const BenchMoeOptions& options_;
   json document_;
   std::set<std::string> done_;
+  std::optional<model::Profile> profile_;
+  plan::FusedTimes times_;
 };
 
 }  // namespace
@@ -333,12 +429,16 @@ void add_bench_moe(CLI::App& bench, Session& session) {
   app->add_option(
       "--table", options->table,
       "Many layers, one row each: peers (six layers, 8192 and 1024 tokens), sweep (seven "
-      "layers, three routings, three sizes); an interrupted table is taken up again");
+      "layers, three routings, three sizes), kernel (what predictions rest on); an "
+      "interrupted table is taken up again");
   app->add_option("--lead", options->leads, "Leads of the interleaved schedule (default 4 16 64)");
   app->add_option("--dispatch", options->dispatch, "per-rank, per-slot or both")
       ->capture_default_str();
   app->add_option("--launches", options->launches, "Launches measured (0: as the table says)");
   app->add_flag("--cold", options->cold, "Also with an L2 that was overwritten before each launch");
+  app->add_option("--profile", options->profile, "Profile of the node (default: the shipped one)");
+  app->add_option("--kernel-times", options->kernel_times,
+                  "What --table kernel wrote on this node (default: the shipped one)");
   app->add_option("--out", options->out, "File for the JSON document");
   app->callback([options, &session] {
     session.action = [options, &session] { return MoeBench(session, *options)(); };

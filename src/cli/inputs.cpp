@@ -1,6 +1,8 @@
 #include "cli/inputs.hpp"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/sim_prober.hpp"
 
@@ -19,6 +21,21 @@ model::Profile profile_of(const std::string& file) {
 
 model::Profile shipped_profile() {
   return model::profile_from_json(nlohmann::json::parse(embedded_profile())).value();
+}
+
+model::Profile profile_or_shipped(const std::string& file) {
+  return file.empty() ? shipped_profile() : profile_of(file);
+}
+
+plan::FusedTimes kernel_times_or_shipped(const std::string& file) {
+  if (file.empty()) return plan::fused_times();
+  std::ifstream in(file);
+  if (!in)
+    throw Failure(bad_input("the file cannot be read", "--kernel-times", file,
+                            "what xstage bench moe --table kernel wrote"));
+  std::ostringstream text;
+  text << in.rdbuf();
+  return plan::parse_fused_times(text.str()).value();
 }
 
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::string& out) {

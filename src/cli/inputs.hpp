@@ -7,6 +7,7 @@
 
 #include "xstage/model/profile.hpp"
 #include "xstage/model/samples.hpp"
+#include "xstage/plan/fused_times.hpp"
 
 namespace xstage::cli {
 
@@ -18,6 +19,12 @@ model::Profile profile_of(const std::string& file);
 
 /// The profile of two H200 that travels inside the executable.
 model::Profile shipped_profile();
+
+/// The profile in `file`, or the shipped one where the name is empty; throws Failure.
+model::Profile profile_or_shipped(const std::string& file);
+
+/// The fused kernel's times likewise.
+plan::FusedTimes kernel_times_or_shipped(const std::string& file);
 
 /// Refuses an output that is one of the inputs: what was measured would be gone.
 void refuse_overwriting(const std::vector<std::string>& inputs, const std::string& out);

@@ -7,6 +7,33 @@
 
 namespace xstage::cli {
 
+SimulatedLayer simulated_layer(const MoeLayer& layer, const shapes::Routing& routing) {
+  SimulatedLayer out;
+  sim::MoeTraffic& traffic = out.traffic;
+  traffic.ranks = layer.ranks;
+  traffic.experts = static_cast<int>(layer.shape.experts);
+  traffic.tokens.assign(
+      static_cast<std::size_t>(layer.shape.experts) * static_cast<std::size_t>(layer.ranks), 0);
+  sim::MoeLayerSpec& spec = out.spec;
+  for (int source = 0; source < layer.ranks; ++source) {
+    spec.tokens = std::max(spec.tokens, routing.ranks[static_cast<std::size_t>(source)].tokens);
+    const auto rows = routing.rows_of(source);
+    for (std::size_t e = 0; e < rows.size(); ++e)
+      traffic.tokens[e * static_cast<std::size_t>(layer.ranks) + static_cast<std::size_t>(source)] =
+          static_cast<std::uint32_t>(rows[e]);
+  }
+  spec.name = layer.shape.name;
+  spec.hidden = layer.shape.hidden;
+  spec.intermediate = layer.shape.intermediate;
+  spec.topk = layer.shape.topk;
+  switch (layer.weights) {
+    case shapes::WeightFormat::kW8A8: break;
+    case shapes::WeightFormat::kBf16: spec.weight_bytes = spec.activation_bytes = 2; break;
+    case shapes::WeightFormat::kW4A8: spec.weight_bytes = 0.5; break;
+  }
+  return out;
+}
+
 Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,
                                 const sim::MoeOptions& options) {
   // A simulation holds rows and SMs of all ranks; these keep it within minutes and a few GB.
@@ -20,30 +47,7 @@ Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& l
                      std::to_string(layer.tokens), "tokens x ranks x k up to 2^28");
   const auto routing = layer.make_routing();
   if (!routing) return routing.error();
-  sim::MoeTraffic traffic;
-  traffic.ranks = layer.ranks;
-  traffic.experts = static_cast<int>(layer.shape.experts);
-  traffic.tokens.assign(
-      static_cast<std::size_t>(layer.shape.experts) * static_cast<std::size_t>(layer.ranks), 0);
-  std::int64_t tokens = 0;
-  for (int source = 0; source < layer.ranks; ++source) {
-    tokens = std::max(tokens, routing->ranks[static_cast<std::size_t>(source)].tokens);
-    const auto rows = routing->rows_of(source);
-    for (std::size_t e = 0; e < rows.size(); ++e)
-      traffic.tokens[e * static_cast<std::size_t>(layer.ranks) + static_cast<std::size_t>(source)] =
-          static_cast<std::uint32_t>(rows[e]);
-  }
-  sim::MoeLayerSpec spec;
-  spec.name = layer.shape.name;
-  spec.hidden = layer.shape.hidden;
-  spec.intermediate = layer.shape.intermediate;
-  spec.topk = layer.shape.topk;
-  spec.tokens = tokens;
-  switch (layer.weights) {
-    case shapes::WeightFormat::kW8A8: break;
-    case shapes::WeightFormat::kBf16: spec.weight_bytes = spec.activation_bytes = 2; break;
-    case shapes::WeightFormat::kW4A8: spec.weight_bytes = 0.5; break;
-  }
+  const auto [spec, traffic] = simulated_layer(layer, *routing);
   return sim::set_up_moe(profile, spec, traffic, options);
 }
 

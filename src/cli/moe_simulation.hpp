@@ -8,6 +8,13 @@
 
 namespace xstage::cli {
 
+/// A layer and who sends how many tokens to which expert, as the simulator takes them.
+struct SimulatedLayer {
+  sim::MoeLayerSpec spec;
+  sim::MoeTraffic traffic;
+};
+SimulatedLayer simulated_layer(const MoeLayer& layer, const shapes::Routing& routing);
+
 /// Draws the routing, counts who sends what to whom, and sets the kernel up. `layer` gets its
 /// number of tokens from the routing where a file decides it.
 Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,

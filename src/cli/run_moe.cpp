@@ -139,7 +139,7 @@ const char* kind_name(const schedule::MoeSchedule& s) {
 
 nlohmann::json errors_json(const cpu::MoeErrors& e, std::int64_t step) {
   return {{"linear1_before_quantisation", e.linear1},
-          {"linear1_limit", cpu::MoeErrors::kLinear1Limit},
+          {"linear1_limit", e.linear1_limit},
           {"given_intermediate", e.given_intermediate},
           {"given_intermediate_limit", cpu::MoeErrors::kGivenLimit},
           {"end_to_end", e.end_to_end},
@@ -342,7 +342,10 @@ class MoeRun {
     if (!middle) return console_.fail(middle.error(), document_);
     const cpu::MoeGroup::Middle given{{}, std::move(middle->quantised), std::move(middle->largest)};
     return conclude(layer, tokens, [&](std::int64_t step) {
-      return cpu::compare_with_reference(gpus.layout(), given, weights, inputs, outputs_, step);
+      auto errors =
+          cpu::compare_with_reference(gpus.layout(), given, weights, inputs, outputs_, step);
+      errors.linear1_limit = cpu::MoeErrors::kTensorCoreLinear1Limit;
+      return errors;
     });
   }
 
@@ -369,7 +372,7 @@ class MoeRun {
                       "{:.2g} (limit {:.2g}), end to end {:.2g} (limit {:.2g}); worst row {:.2g} "
                       "(rank {}, token "
                       "{})",
-                      errors.tokens_checked, errors.linear1, cpu::MoeErrors::kLinear1Limit,
+                      errors.tokens_checked, errors.linear1, errors.linear1_limit,
                       errors.given_intermediate, cpu::MoeErrors::kGivenLimit, errors.end_to_end,
                       cpu::MoeErrors::kEndToEndLimit, errors.worst_row, errors.worst_row_rank,
                       errors.worst_row_token));

@@ -174,14 +174,14 @@ class Bench {
     double different = 0;
     for (int r = 0; r < z_.ranks; ++r) {
       check(cudaSetDevice(r), "device");
-      auto* count = device_array<unsigned long long>(1);
+      auto* count = scratch<unsigned long long>(r, 1);
       check(cudaMemset(count, 0, 8), "memset");
       count_different<<<256, 256>>>(reinterpret_cast<std::uint32_t*>(out_[r]),
                                     reinterpret_cast<std::uint32_t*>(first_out_[r]),
                                     tokens_[r] * z_.hidden / 2, count);
       unsigned long long host = 0;
       check(cudaMemcpy(&host, count, 8, cudaMemcpyDeviceToHost), "copy");
-      check(cudaFree(count), "free");
+      scratch_used_ = 0;
       different += static_cast<double>(host);
     }
     return different;
@@ -215,19 +215,19 @@ class Bench {
       check(cudaSetDevice(r), "device");
       const auto count = static_cast<std::int64_t>(pairs.size());
       const auto grid = static_cast<unsigned>(count);
-      auto* d_pairs = upload(pairs);
-      auto* d_places = upload(places);
-      auto* d_owners = upload(owners);
+      auto* d_pairs = upload(r, pairs);
+      auto* d_places = upload(r, places);
+      auto* d_owners = upload(r, owners);
       std::vector<void*> bases;
       for (int i = 0; i < z_.ranks; ++i) bases.push_back(layer_->workspace(i));
-      auto* d_bases = upload(bases);
-      auto* wanted = device_array<float>(count * z_.intermediate);
-      auto* got = device_array<float>(count * z_.intermediate);
-      auto* slots = device_array<float>(count * z_.hidden);
+      auto* d_bases = upload(r, bases);
+      auto* wanted = scratch<float>(r, count * z_.intermediate);
+      auto* got = scratch<float>(r, count * z_.intermediate);
+      auto* slots = scratch<float>(r, count * z_.hidden);
       const std::int64_t groups = count * (z_.intermediate / 128);
-      auto* largest = device_array<float>(groups);
-      auto* got_largest = device_array<float>(groups);
-      auto* errors = device_array<double>(10);
+      auto* largest = scratch<float>(r, groups);
+      auto* got_largest = scratch<float>(r, groups);
+      auto* errors = scratch<double>(r, 10);
       check(cudaMemset(errors, 0, 80), "memset");
       const auto shared = static_cast<std::size_t>(std::max(z_.hidden, z_.intermediate)) * 4;
       const int topk = static_cast<int>(z_.topk);
@@ -248,14 +248,13 @@ class Bench {
       end[0] += host[0], end[1] += host[1], end[2] = std::max(end[2], host[2]);
       middle_error[0] += host[3], middle_error[1] += host[4];
       own[0] += host[5], own[1] += host[6], own[2] = std::max(own[2], host[7]);
-      for (void* p : std::initializer_list<void*>{d_pairs, d_places, d_owners, d_bases, wanted, got,
-                                                  slots, largest, got_largest, errors})
-        check(cudaFree(p), "free");
+      scratch_used_ = 0;
     }
     const auto relative = [](const double* e) {
       return e[1] > 0 ? std::sqrt(e[0] / e[1]) : std::sqrt(e[0]);
     };
-    expect(relative(linear1) <= 1e-3, "%.2e", z_.name + " Linear-1, largest of each group",
+    // The Tensor Cores sum products of fp8 with about 14 bits.
+    expect(relative(linear1) <= 2e-3, "%.2e", z_.name + " Linear-1, largest of each group",
            relative(linear1));
     expect(relative(middle_error) < 1.5e-2, "%.2e", z_.name + " intermediate",
            relative(middle_error));
@@ -354,9 +353,21 @@ class Bench {
     check(cudaMemset(p, 0, 4), "zero scale");
     return p;
   }
+  /// Memory of GPU `r` until scratch_used_ is set back. Allocated once: with peers that may reach
+  /// it, an allocation takes milliseconds.
   template <class T>
-  T* upload(const std::vector<T>& values) {
-    T* const p = device_array<T>(static_cast<std::int64_t>(values.size()));
+  T* scratch(int r, std::int64_t count) {
+    constexpr std::int64_t kBytes = std::int64_t{1} << 28;
+    scratch_.resize(static_cast<std::size_t>(z_.ranks));
+    if (scratch_[r] == nullptr) scratch_[r] = array<std::uint8_t>(kBytes);
+    T* const p = reinterpret_cast<T*>(scratch_[r] + scratch_used_);
+    scratch_used_ += (count * static_cast<std::int64_t>(sizeof(T)) + 255) / 256 * 256;
+    if (scratch_used_ > kBytes) check(cudaErrorMemoryAllocation, "scratch");
+    return p;
+  }
+  template <class T>
+  T* upload(int r, const std::vector<T>& values) {
+    T* const p = scratch<T>(r, static_cast<std::int64_t>(values.size()));
     check(cudaMemcpy(p, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice),
           "upload");
     return p;
@@ -407,6 +418,8 @@ class Bench {
   std::vector<cudaStream_t> streams_;
   std::vector<std::int64_t> tokens_;
   std::vector<std::vector<std::int32_t>> host_experts_;
+  std::vector<std::uint8_t*> scratch_;
+  std::int64_t scratch_used_ = 0;
   std::unique_ptr<moe::Layer> layer_;
 };
 

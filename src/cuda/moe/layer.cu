@@ -1,7 +1,9 @@
 #include "cuda/moe/layer.hpp"
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "cuda/moe/block.cuh"
@@ -125,6 +127,11 @@ Result<bool> open_peer(int gpu, int peer) {
   if (!can)
     return Error{ErrorKind::kUnsupported, "two GPUs cannot reach each other's memory", "gpus",
                  joined(gpu, " and ", peer), "GPUs joined by NVLink"};
+  // Asked once in a process: asking again is an error, which checkers report.
+  static std::mutex guard;
+  static std::set<std::pair<int, int>> opened;
+  const std::lock_guard<std::mutex> lock(guard);
+  if (!opened.insert({gpu, peer}).second) return true;
   const cudaError_t code = cudaDeviceEnablePeerAccess(peer, 0);
   if (code == cudaErrorPeerAccessAlreadyEnabled)
     static_cast<void>(cudaGetLastError());

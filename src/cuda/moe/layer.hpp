@@ -54,7 +54,7 @@ struct BufferBytes {
   std::int64_t symmetric = 0;  ///< read and written by peers; as large on every rank
   std::int64_t workspace = 0;  ///< the rank's own
 };
-inline constexpr std::int64_t kBufferAlignment = 1024;
+inline constexpr std::int64_t kBufferAlignment = 256;  // what cudaMalloc gives
 
 /// What check_layer() refuses has no size.
 Result<BufferBytes> buffer_bytes(const layout::MoeConfig& config);

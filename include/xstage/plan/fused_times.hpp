@@ -1,0 +1,63 @@
+// What the fused MoE kernel's parts were measured to take on a node, and what its whole launches
+// took beside the simulated ones: made by `xstage bench moe --table kernel`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "xstage/plan/tile_times.hpp"
+#include "xstage/result.hpp"
+
+namespace xstage::plan {
+
+/// base_us + per_unit·units; the unit is said where one is used.
+struct FusedLine {
+  double base_us = 0;
+  double per_unit = 0;
+  double at(double units) const { return base_us + per_unit * units; }
+};
+
+/// One linear alone, as a grouped GEMM: expert_us for each expert that has tokens, row_us for each
+/// row of 128 tokens.
+struct FusedProducts {
+  double expert_us = 0;
+  double row_us = 0;
+};
+
+struct FusedLayerTimes {
+  std::string name;
+  std::int64_t hidden = 0, intermediate = 0;
+  FusedProducts linear1, linear2;
+  /// From the simulated time of a launch to the measured one; µs a µs.
+  FusedLine wave, interleaved;
+};
+
+struct FusedTimes {
+  std::string node;
+  /// Until tiles begin: staging, routes and dispatch; a MB of the busiest rank's tokens as they
+  /// come in and as they lie in the pool.
+  FusedLine start;
+  /// The sum over slots; a MB read and written.
+  FusedLine slot_sum;
+  std::vector<FusedLayerTimes> layers;
+};
+
+/// The reader of the file; errors name the field.
+Result<FusedTimes> parse_fused_times(std::string_view json);
+
+/// data/h200x2/moe_kernel.json.
+const FusedTimes& fused_times();
+
+/// Times for a layer: of the measured one of its name, else of its sizes; else assumed, the median
+/// of the measured rates and corrections. `measured` says which.
+struct FusedLayerChoice {
+  FusedLayerTimes times;
+  std::string source;
+  bool measured = false;
+};
+FusedLayerChoice times_of(const FusedTimes& times, const std::string& name, std::int64_t hidden,
+                          std::int64_t intermediate);
+
+}  // namespace xstage::plan

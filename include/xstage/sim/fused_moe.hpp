@@ -1,0 +1,38 @@
+// The fused kernel's launches predicted: the simulator with that kernel's tiles and measured times,
+// and the schedule that `auto` takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "xstage/model/profile.hpp"
+#include "xstage/plan/fused_times.hpp"
+#include "xstage/sim/moe_layer.hpp"
+
+namespace xstage::sim {
+
+/// One layer with one routing, ready to be predicted.
+struct FusedMoe {
+  MoeSetup setup;
+  plan::FusedLayerChoice times;
+};
+
+/// `layer` in w8a8. The profile must stay.
+Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
+                                  const MoeLayerSpec& layer, const MoeTraffic& traffic);
+
+/// µs of a simulated launch: start, tiles and slot sum; without the layer's correction.
+double simulated_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule, std::uint64_t seed);
+
+/// The same as a launch is expected to be measured.
+double predicted_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule, std::uint64_t seed);
+
+/// What `auto` chooses from: the wave, and leads from covering_lead() on. A function of the layer
+/// and of token counts that all ranks share.
+std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe);
+
+/// Predicts all candidates and chooses the fastest; the wave where it is within `spread` of it.
+MoeChoice choose_fused_schedule(const FusedMoe& moe, std::uint64_t seed, double spread = 0.005);
+
+}  // namespace xstage::sim

@@ -1,0 +1,107 @@
+#include "xstage/plan/fused_times.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace xstage::plan {
+
+extern const std::string_view kEmbeddedFusedTimes;
+
+namespace {
+
+using nlohmann::json;
+
+FusedLine line_of(const json& from) {
+  return {from.at("base_us").get<double>(), from.at("per_unit").get<double>()};
+}
+
+FusedProducts products_of(const json& from) {
+  return {from.at("expert_us").get<double>(), from.at("row_us").get<double>()};
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+template <class Value>
+double median_of(const FusedTimes& times, Value&& value) {
+  std::vector<double> values;
+  for (const FusedLayerTimes& layer : times.layers) values.push_back(value(layer));
+  return median(std::move(values));
+}
+
+}  // namespace
+
+Result<FusedTimes> parse_fused_times(std::string_view text) {
+  try {
+    const json document = json::parse(text);
+    if (document.at("format") != "xstage.moe-kernel-times/1")
+      return bad_input("not a file of the fused kernel's times", "format",
+                       document.at("format").dump(), "xstage.moe-kernel-times/1");
+    FusedTimes out;
+    out.node = document.at("node").at("gpu").get<std::string>();
+    const json& fit = document.at("fit");
+    out.start = line_of(fit.at("start"));
+    out.slot_sum = line_of(fit.at("slot_sum"));
+    for (const json& layer : fit.at("layers"))
+      out.layers.push_back({layer.at("name").get<std::string>(),
+                            layer.at("hidden").get<std::int64_t>(),
+                            layer.at("intermediate").get<std::int64_t>(),
+                            products_of(layer.at("linear1")), products_of(layer.at("linear2")),
+                            line_of(layer.at("wave")), line_of(layer.at("interleaved"))});
+    if (out.layers.empty())
+      return bad_input("no layer was measured", "fit.layers", "[]", "one or more");
+    return out;
+  } catch (const json::exception& error) {
+    return bad_input("not a file of the fused kernel's times", "json", error.what(),
+                     "what xstage bench moe --table kernel writes");
+  }
+}
+
+const FusedTimes& fused_times() {
+  static const FusedTimes times = parse_fused_times(kEmbeddedFusedTimes).value();
+  return times;
+}
+
+FusedLayerChoice times_of(const FusedTimes& times, const std::string& name, std::int64_t hidden,
+                          std::int64_t intermediate) {
+  const FusedLayerTimes* same = nullptr;
+  for (const FusedLayerTimes& layer : times.layers)
+    if (layer.hidden == hidden && layer.intermediate == intermediate &&
+        (same == nullptr || layer.name == name))
+      same = &layer;
+  if (same != nullptr)
+    return {*same, fmt::format("the kernel's products measured alone for {}", same->name), true};
+  // Rates: values of weight an expert reads, and products a row takes, a µs.
+  const auto h = static_cast<double>(hidden), i = static_cast<double>(intermediate);
+  const auto rate = [&](auto&& part, double FusedProducts::* field) {
+    return median_of(times, [&](const FusedLayerTimes& layer) {
+      return part(layer).*field /
+             (static_cast<double>(layer.hidden) * static_cast<double>(layer.intermediate));
+    });
+  };
+  const auto first = [](const FusedLayerTimes& layer) { return layer.linear1; };
+  const auto second = [](const FusedLayerTimes& layer) { return layer.linear2; };
+  FusedLayerChoice out;
+  out.times.name = name;
+  out.times.hidden = hidden;
+  out.times.intermediate = intermediate;
+  out.times.linear1 = {rate(first, &FusedProducts::expert_us) * h * i,
+                       rate(first, &FusedProducts::row_us) * h * i};
+  out.times.linear2 = {rate(second, &FusedProducts::expert_us) * h * i,
+                       rate(second, &FusedProducts::row_us) * h * i};
+  const auto correction = [&](FusedLine FusedLayerTimes::* line) {
+    return FusedLine{
+        median_of(times, [&](const FusedLayerTimes& layer) { return (layer.*line).base_us; }),
+        median_of(times, [&](const FusedLayerTimes& layer) { return (layer.*line).per_unit; })};
+  };
+  out.times.wave = correction(&FusedLayerTimes::wave);
+  out.times.interleaved = correction(&FusedLayerTimes::interleaved);
+  out.source = "assumed: the median rates of the layers whose products were measured";
+  return out;
+}
+
+}  // namespace xstage::plan

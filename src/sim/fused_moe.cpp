@@ -1,0 +1,100 @@
+#include "xstage/sim/fused_moe.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace xstage::sim {
+namespace {
+
+constexpr std::int32_t kBlockM = 128, kBlockN = 256;  // the fused kernel's tile
+
+}  // namespace
+
+Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
+                                  const MoeLayerSpec& layer, const MoeTraffic& traffic) {
+  FusedMoe out;
+  out.times = plan::times_of(times, layer.name, layer.hidden, layer.intermediate);
+  MoeOptions options;
+  options.store.mechanism = model::Mechanism::kTmaBulk;
+  options.block_m = kBlockM;
+  options.block_n = kBlockN;
+  auto setup = set_up_moe(profile, layer, traffic, options);
+  if (!setup) return setup.error();
+  out.setup = std::move(setup).value();
+
+  // Tiles as long as the products take alone, on the busiest rank.
+  const auto rows = static_cast<double>(std::max<std::int64_t>(out.setup.most_rows, 1));
+  double experts = 0, tokens_in = 0;
+  for (const auto& local : out.setup.local_tokens) {
+    double used = 0, tokens = 0;
+    for (const std::uint32_t count : local) {
+      used += count > 0 ? 1 : 0;
+      tokens += count;
+    }
+    experts = std::max(experts, used);
+    tokens_in = std::max(tokens_in, tokens);
+  }
+  MoeKernel& k = out.setup.kernel;
+  const auto tile = [&](const plan::FusedProducts& products, std::int32_t tiles) {
+    return (products.expert_us * experts + products.row_us * rows) * out.setup.workers /
+           (rows * tiles);
+  };
+  k.linear1_us = tile(out.times.times.linear1, k.tiling.n1);
+  k.linear2_us = tile(out.times.times.linear2, k.tiling.n2);
+  k.fixed_us = 0;  // part of the measured products
+  out.setup.times = {k.linear1_us, k.linear2_us, out.times.source, !out.times.measured};
+
+  // All tokens are there before the first tile: dispatch is part of the start.
+  const auto hidden = static_cast<double>(layer.hidden);
+  k.token_bytes = 0;
+  k.start_us = times.start.at((static_cast<double>(layer.tokens) + tokens_in) * hidden * 1e-6);
+  k.slot_sum_us = times.slot_sum.at(static_cast<double>(layer.topk + 1) *
+                                    static_cast<double>(layer.tokens) * hidden * 2e-6);
+  return out;
+}
+
+double simulated_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
+                    std::uint64_t seed) {
+  return simulate_moe(moe.setup, schedule, seed).time_us;
+}
+
+double predicted_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
+                    std::uint64_t seed) {
+  const plan::FusedLine& line = schedule.kind == schedule::MoeScheduleKind::kWave
+                                    ? moe.times.times.wave
+                                    : moe.times.times.interleaved;
+  return line.at(simulated_us(moe, schedule, seed));
+}
+
+std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe) {
+  const std::int64_t cover = schedule::covering_lead(moe.setup.kernel.tiling, moe.setup.workers);
+  std::vector<schedule::MoeSchedule> out{wave_schedule(moe.setup)};
+  for (const std::int64_t lead : {std::max<std::int64_t>(16, cover), std::int64_t{64}})
+    if (lead >= cover && (out.size() == 1 || lead > out.back().lead))
+      out.push_back(schedule::MoeSchedule::interleaved(lead));
+  return out;
+}
+
+MoeChoice choose_fused_schedule(const FusedMoe& moe, std::uint64_t seed, double spread) {
+  MoeChoice choice;
+  for (const schedule::MoeSchedule& s : fused_candidates(moe)) {
+    choice.candidates.push_back({s, predicted_us(moe, s, seed), 0, 0});
+    if (choice.candidates.back().time_us < choice.candidates[choice.best].time_us)
+      choice.best = choice.candidates.size() - 1;
+  }
+  std::string leads;
+  for (std::size_t i = 1; i < choice.candidates.size(); ++i)
+    leads += fmt::format("{}lead {} {:.0f} us", i > 1 ? ", " : "",
+                         choice.candidates[i].schedule.lead, choice.candidates[i].time_us);
+  const MoeCandidate& wave = choice.candidates.front();
+  const MoeCandidate& fastest = choice.candidates[choice.best];
+  if (choice.best != 0 && wave.time_us <= fastest.time_us * (1 + spread)) choice.best = 0;
+  choice.reason = choice.best == 0
+                      ? fmt::format("expert wave: {:.0f} us predicted; {}", wave.time_us, leads)
+                      : fmt::format("lead {}: predicted {}; expert wave {:.0f} us",
+                                    fastest.schedule.lead, leads, wave.time_us);
+  return choice;
+}
+
+}  // namespace xstage::sim
