@@ -58,6 +58,9 @@ sys.exit(0 if json.load(sys.stdin)["usable"]["calibrate_cuda"]["ok"] else 1)'; t
   on_gpus run-ulysses-gpus.json run ulysses --backend cuda --seq 8192 --heads 8 --head-dim 128 --ranks 2 \
     --order remote-first --check-every 32
   on_gpus bench-ulysses.json bench ulysses --seq 8192 --heads 8 --head-dim 128 --ranks 2 --rounds 5
+  echo "One MoE layer on two of its GPUs by the fused kernel, under the schedule that auto takes, checked likewise."
+  on_gpus run-moe-gpus.json run moe --backend cuda --shape lingbot-video --ranks 2 --tokens 1024 \
+    --schedule auto --check-every 32
 fi
 
 step "Fit a profile to the measured bursts"

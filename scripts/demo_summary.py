@@ -46,10 +46,12 @@ def main():
         figures.append(figure("interleaved over wave, simulated", rounded(times["wave"] / times["interleaved"]),
                               "×", "simulation-moe.json"))
     runs = [load(path.name) for path in sorted(FOLDER.glob("run-*.json"))]
-    if runs:
-        right = sum(bool(run.get("ok")) for run in runs)
-        sentences.append(f"{right} of {len(runs)} layers run with real numbers on CPU ranks agree with the "
-                         "reference, with the same bits in every order.")
+    for backend, where in (("cpu", "on CPU ranks"), ("cuda", "on GPUs")):
+        these = [run for run in runs if run.get("backend") == backend]
+        if these:
+            right = sum(bool(run.get("ok")) for run in these)
+            sentences.append(f"{right} of {len(these)} layers run with real numbers {where} agree with the "
+                             "reference, with the same bits in every order.")
     document = {
         "format": "xstage.summary/1",
         "provenance": {"tool": "xstage", "verb": "demo.sh"},

@@ -2,13 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "cli/bench.hpp"
 #include "cli/fused_fit.hpp"
@@ -54,8 +58,9 @@ struct Plan {
   std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
   int launches = 9;
   bool cold = false;
-  bool cublas = false;    ///< beside our products alone
-  bool predicted = true;  ///< with `auto`, and the predicted time of every run
+  bool both_ways = false;  ///< what `auto` took also with a token sent once a slot
+  bool cublas = false;     ///< beside our products alone
+  bool predicted = true;   ///< with `auto`, and the predicted time of every run
 };
 
 const char* way_name(layout::MoeDispatch way) {
@@ -66,6 +71,45 @@ std::string label(const MoeSchedule& s) {
   return s.kind == MoeScheduleKind::kWave ? fmt::format("wave {}", s.group)
                                           : fmt::format("lead {}", s.lead);
 }
+
+/// A row before it is measured: its routing, its schedules, and what is expected of them.
+struct Prepared {
+  shapes::Routing routing;
+  std::vector<MoeSchedule> schedules;  ///< with predictions, the last one is what `auto` took
+  std::vector<double> predicted_us;    ///< of each schedule; empty: not asked for
+  json choice;
+  double link_us = 0;  ///< of the busiest rank's results
+};
+
+/// Drawing routings and simulating takes longer than measuring: all cores do it while the GPUs
+/// work.
+class Preparation {
+ public:
+  using Make = std::function<Result<Prepared>(std::size_t)>;
+  Preparation(std::vector<std::size_t> wanted, std::size_t count, Make make) : rows_(count) {
+    for (std::size_t i = 0; i < rows_.size(); ++i) futures_.push_back(rows_[i].get_future());
+    worker_ = std::jthread([this, wanted = std::move(wanted), make = std::move(make)] {
+      in_parallel(wanted.size(), [&](std::size_t i) {
+        const std::size_t row = wanted[i];
+        try {
+          rows_[row].set_value(stop_ ? Error{ErrorKind::kInterrupted, "stopped", {}, {}, {}}
+                                     : make(row));
+        } catch (...) {
+          rows_[row].set_exception(std::current_exception());
+        }
+      });
+    });
+  }
+  ~Preparation() { stop_ = true; }
+  /// Waits for it. Once a row.
+  Result<Prepared> take(std::size_t row) { return futures_[row].get(); }
+
+ private:
+  std::vector<std::promise<Result<Prepared>>> rows_;
+  std::vector<std::future<Result<Prepared>>> futures_;
+  std::atomic<bool> stop_{false};
+  std::jthread worker_;
+};
 
 class MoeBench {
  public:
@@ -84,7 +128,7 @@ class MoeBench {
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
           document_);
     probe_output(options_.out);
-    if (const auto why = describe_node(options_.layer.ranks, document_))
+    if (const auto why = describe_node(plan.layers.front().ranks, document_))
       return console_.fail(*why, document_);
     profile_ = profile_or_shipped(options_.profile);
     times_ = kernel_times_or_shipped(options_.kernel_times);
@@ -101,7 +145,7 @@ class MoeBench {
     document_["ok"] = done.ok();
     if (!done) return console_.fail(done.error(), document_);
     if (options_.table == "kernel") {
-      auto fit = fit_fused_times(*profile_, plan.layers, document_["rows"]);
+      auto fit = fit_fused_times(*profile_, document_["rows"]);
       if (!fit) return console_.fail(fit.error(), document_);
       document_["fit"] = std::move(*fit);
     }
@@ -133,6 +177,7 @@ class MoeBench {
       one.shape = shape;
       one.routing = routing;
       one.tokens = tokens;
+      if (options_.table == "ep8") one.ranks = 8;
       auto layer = resolve(one);
       if (!layer) return layer.error();
       plan.layers.push_back(*layer);
@@ -145,7 +190,14 @@ class MoeBench {
             if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
       plan.leads = {16, 64};
       plan.launches = 15;
-      plan.cold = plan.cublas = true;
+      plan.cold = plan.cublas = plan.both_ways = true;
+    } else if (options_.table == "ep8") {
+      for (const char* shape : {"deepseek-v4-flash", "deepseek-v4-pro"})
+        for (const std::int64_t tokens : {512, 1024, 2048, 4096, 8192})
+          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+      plan.leads = {16, 64};
+      plan.launches = 15;
+      plan.cold = true;
     } else if (options_.table == "sweep") {
       for (const char* shape : kSeven)
         for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
@@ -153,10 +205,12 @@ class MoeBench {
             if (const auto done = add(shape, routing, tokens); !done) return done.error();
       plan.leads = {1, 4, 16, 64};
     } else if (options_.table == "kernel") {
+      // None of the sizes of the other tables.
       for (const char* shape : kSeven)
-        for (const std::int64_t tokens : {1024, 5120, 20480})
-          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
-      plan.leads = {16, 24, 64};
+        for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
+          for (const std::int64_t tokens : {1536, 5120, 20480})
+            if (const auto done = add(shape, routing, tokens); !done) return done.error();
+      plan.leads = {1, 4, 16, 64};
       plan.predicted = false;
     } else if (options_.table.empty()) {
       auto layer = resolve(options_.layer);
@@ -166,7 +220,7 @@ class MoeBench {
       plan.launches = 15;
       plan.cold = plan.cublas = true;
     } else {
-      return bad_input("no such table", "--table", options_.table, "peers, sweep, kernel");
+      return bad_input("no such table", "--table", options_.table, "peers, sweep, kernel, ep8");
     }
     if (!options_.leads.empty()) plan.leads = options_.leads;
     if (options_.launches > 0) plan.launches = options_.launches;
@@ -211,6 +265,13 @@ class MoeBench {
     console_.text(fmt::format("{:<18} {:>12} {:>6}  {}", "layer", "routing", "tokens",
                               "median us of the slowest rank"));
     document_["ok"] = false;
+    std::vector<std::size_t> wanted;
+    for (std::size_t i = 0; i < plan.layers.size(); ++i)
+      if (!done_.contains(key_of({{"layer", to_json(plan.layers[i])}}))) wanted.push_back(i);
+    const layout::MoeConfig tiles = moe::kernel_tiles();
+    Preparation prepared(wanted, plan.layers.size(), [&plan, tiles, this](std::size_t i) {
+      return prepare(plan, plan.layers[i], tiles);
+    });
     for (std::size_t i = 0; i < plan.layers.size();) {
       std::size_t end = i;
       std::int64_t most = 0;
@@ -222,14 +283,41 @@ class MoeBench {
         open = open || !done_.contains(key_of(described));
       }
       if (open)
-        if (auto done = measure_layers(plan, i, end, most); !done) return done;
+        if (auto done = measure_layers(plan, prepared, i, end, most); !done) return done;
       i = end;
     }
     return true;
   }
 
-  Result<bool> measure_layers(const Plan& plan, std::size_t begin, std::size_t end,
-                              std::int64_t most) {
+  /// Without GPUs.
+  Result<Prepared> prepare(const Plan& plan, const MoeLayer& layer, layout::MoeConfig tiles) const {
+    auto routing = layer.make_routing();
+    if (!routing) return routing.error();
+    Prepared out;
+    out.routing = std::move(*routing);
+    const auto tiling = schedule::moe_tiling(layer.shape.hidden, layer.shape.intermediate,
+                                             tiles.block_m, tiles.block_n);
+    out.schedules.push_back(MoeSchedule::wave(schedule::wave_group(
+        layer.tokens * layer.ranks * layer.shape.topk, layer.shape.experts,
+        static_cast<std::int32_t>(layer.experts_local()), tiling, profile_->node.sms)));
+    for (const std::int64_t lead : plan.leads)
+      out.schedules.push_back(MoeSchedule::interleaved(lead));
+    if (!plan.predicted) return out;
+    const auto model = fused_moe(*profile_, times_, layer, out.routing);
+    if (!model) return model.error();
+    out.link_us = model->link_us;
+    const sim::MoeChoice choice = sim::choose_fused_schedule(*model, layer.seed);
+    out.schedules.push_back(choice.candidates[choice.best].schedule);
+    out.choice = {{"schedule", label(out.schedules.back())},
+                  {"reason", choice.reason},
+                  {"products", model->times.source}};
+    for (const MoeSchedule& s : out.schedules)
+      out.predicted_us.push_back(sim::predict(*model, s, layer.seed).time_us);
+    return out;
+  }
+
+  Result<bool> measure_layers(const Plan& plan, Preparation& prepared, std::size_t begin,
+                              std::size_t end, std::int64_t most) {
     const MoeLayer& first = plan.layers[begin];
     layout::MoeConfig config;
     config.ranks = first.ranks;
@@ -246,60 +334,55 @@ class MoeBench {
       if (done_.contains(key_of(row))) continue;
       if (interrupted)
         return Error{ErrorKind::kInterrupted, "interrupted; what was measured is kept", {}, {}, {}};
-      if (auto done = measure_row(plan, plan.layers[i], **timed, row); !done) return done;
+      const auto ready = prepared.take(i);
+      if (!ready) return ready.error();
+      if (auto done = measure_row(plan, plan.layers[i], *ready, **timed, row); !done) return done;
       document_["rows"].push_back(std::move(row));
       if (auto kept = keep(); !kept) return kept;
     }
     return true;
   }
 
-  Result<bool> measure_row(const Plan& plan, const MoeLayer& layer, moe::TimedLayer& timed,
-                           json& row) {
-    const auto routing = layer.make_routing();
-    if (!routing) return routing.error();
+  Result<bool> measure_row(const Plan& plan, const MoeLayer& layer, const Prepared& ready,
+                           moe::TimedLayer& timed, json& row) {
     std::vector<moe::TimedRouting> of_rank;
-    for (const auto& rank : routing->ranks)
+    for (const auto& rank : ready.routing.ranks)
       of_rank.push_back({rank.tokens, rank.experts.data(), rank.weights.data()});
     if (auto done = timed.set_routing(of_rank); !done) return done;
     row["layer"]["kind"] = "moe";
-    row["remote_share"] = routing->remote_share();
+    row["remote_share"] = ready.routing.remote_share();
     const layout::MoeLayout& layout = timed.layout();
-    const auto group = schedule::wave_group(
-        layer.tokens * layer.ranks * layer.shape.topk, layer.shape.experts,
-        static_cast<std::int32_t>(layout.experts_local), layout.tiling, layout.config.workers);
     const std::int64_t cover = schedule::covering_lead(layout.tiling, layout.config.workers);
     row["covering_lead"] = cover;
-    std::vector<MoeSchedule> schedules{MoeSchedule::wave(group)};
-    for (const std::int64_t lead : plan.leads) schedules.push_back(MoeSchedule::interleaved(lead));
-    std::optional<sim::FusedMoe> model;
-    std::string line;
-    if (plan.predicted) {
-      auto set_up = fused_moe(*profile_, times_, layer, *routing);
-      if (!set_up) return set_up.error();
-      model = std::move(*set_up);
-      const sim::MoeChoice choice = sim::choose_fused_schedule(*model, layer.seed);
-      schedules.push_back(choice.candidates[choice.best].schedule);
-      row["auto"] = {{"schedule", label(schedules.back())},
-                     {"reason", choice.reason},
-                     {"products", model->times.source}};
+    const bool predicted = !ready.predicted_us.empty();
+    if (predicted) {
+      row["auto"] = ready.choice;
+      row["link_us"] = ready.link_us;
     }
+    std::string line;
     row["runs"] = json::array();
+    const auto measure = [&](std::size_t i, layout::MoeDispatch way) -> Result<bool> {
+      const MoeSchedule& s = ready.schedules[i];
+      const bool chosen = predicted && i + 1 == ready.schedules.size();
+      auto run = measure_run(plan, timed, s, way, cover);
+      if (!run) return run.error();
+      if (chosen) (*run)["asked"] = "auto";
+      if (predicted && way == layout::MoeDispatch::kPerRank)
+        (*run)["predicted_us"] = ready.predicted_us[i];
+      line += fmt::format(" {}{}{} {:.0f}", chosen ? "auto: " : "", label(s),
+                          way == layout::MoeDispatch::kPerSlot ? " per slot" : "",
+                          (*run)["time_us"]["median"].get<double>());
+      if (run->contains("predicted_us"))
+        line += fmt::format(" ({:.0f})", (*run)["predicted_us"].get<double>());
+      row["runs"].push_back(std::move(*run));
+      return true;
+    };
     for (const layout::MoeDispatch way : plan.ways)
-      for (std::size_t i = 0; i < schedules.size(); ++i) {
-        const MoeSchedule& s = schedules[i];
-        const bool wave = s.kind == MoeScheduleKind::kWave;
-        const bool chosen = model && i + 1 == schedules.size();
-        auto run = measure_run(plan, timed, s, way, cover);
-        if (!run) return run.error();
-        if (chosen) (*run)["asked"] = "auto";
-        if (model && way == layout::MoeDispatch::kPerRank)
-          (*run)["predicted_us"] = sim::predicted_us(*model, s, layer.seed);
-        line += fmt::format(" {}{} {:.0f}", chosen ? "auto: " : "", label(s),
-                            (*run)["time_us"]["median"].get<double>());
-        if (run->contains("predicted_us") && (wave || s.lead >= cover))
-          line += fmt::format(" ({:.0f})", (*run)["predicted_us"].get<double>());
-        row["runs"].push_back(std::move(*run));
-      }
+      for (std::size_t i = 0; i < ready.schedules.size(); ++i)
+        if (auto done = measure(i, way); !done) return done;
+    if (plan.both_ways && predicted && plan.ways.size() == 1)
+      if (auto done = measure(ready.schedules.size() - 1, layout::MoeDispatch::kPerSlot); !done)
+        return done;
     if (auto done = measure_products(plan, timed, row, line); !done) return done;
     const auto phases = timed.phases(
         {MoeSchedule::interleaved(std::max<std::int64_t>(16, cover)), plan.ways.front(), 0, 3});
@@ -352,8 +435,8 @@ class MoeBench {
     std::vector<double> errors;
     for (const json& row : document_["rows"]) {
       double best = 0, chosen = 0, spread = 0;
-      const auto cover = row["covering_lead"].get<std::int64_t>();
       for (const json& run : row["runs"]) {
+        if (run["dispatch"] != "per-rank") continue;
         const double us = run["time_us"]["median"].get<double>();
         if (run.contains("asked")) {
           chosen = us;
@@ -361,9 +444,7 @@ class MoeBench {
         } else if (best == 0 || us < best) {
           best = us;
         }
-        if (!run.contains("predicted_us") ||
-            (!run["lead"].is_null() && run["lead"].get<std::int64_t>() < cover))
-          continue;
+        if (!run.contains("predicted_us")) continue;
         const double error = run["predicted_us"].get<double>() / us - 1;
         errors.push_back(std::abs(error));
         if (errors.back() > worst_error) {

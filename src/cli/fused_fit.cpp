@@ -1,75 +1,105 @@
 #include "cli/fused_fit.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string>
-
-#include "cli/moe_simulation.hpp"
+#include <thread>
 
 namespace xstage::cli {
 namespace {
 
 using nlohmann::json;
 
-/// A measured value and the two numbers that it is to be a combination of.
+constexpr std::size_t kMost = 3;
+
+/// A measured value and the numbers that it is to be a combination of.
 struct Point {
-  double first = 0, second = 0, value = 0;
+  std::array<double, kMost> parts{};
+  double value = 0;
 };
 
-struct Pair {
-  double first = 0, second = 0;
-};
-
-/// The combination a·first + b·second with the least squares of relative errors; where one of the
-/// two would be negative it is left out.
-Pair fit(const std::vector<Point>& points) {
-  double aa = 0, ab = 0, bb = 0, a1 = 0, b1 = 0;
-  for (const Point& p : points) {
-    const double a = p.first / p.value, b = p.second / p.value;
-    aa += a * a;
-    ab += a * b;
-    bb += b * b;
-    a1 += a;
-    b1 += b;
+/// Solves the normal equations for the parts in `mask`; nothing where they do not determine them.
+std::optional<std::array<double, kMost>> solve(const std::vector<Point>& points, unsigned mask) {
+  std::vector<std::size_t> used;
+  for (std::size_t i = 0; i < kMost; ++i)
+    if (mask & (1u << i)) used.push_back(i);
+  const std::size_t n = used.size();
+  double a[kMost][kMost + 1] = {};
+  for (const Point& p : points)
+    for (std::size_t i = 0; i < n; ++i) {
+      const double left = p.parts[used[i]] / p.value;  // relative errors count
+      for (std::size_t j = 0; j < n; ++j) a[i][j] += left * p.parts[used[j]] / p.value;
+      a[i][n] += left;
+    }
+  for (std::size_t i = 0; i < n; ++i) {
+    std::size_t pivot = i;
+    for (std::size_t r = i + 1; r < n; ++r)
+      if (std::abs(a[r][i]) > std::abs(a[pivot][i])) pivot = r;
+    if (std::abs(a[pivot][i]) < 1e-12) return {};
+    std::swap(a[i], a[pivot]);
+    for (std::size_t r = 0; r < n; ++r) {
+      if (r == i) continue;
+      const double factor = a[r][i] / a[i][i];
+      for (std::size_t c = i; c <= n; ++c) a[r][c] -= factor * a[i][c];
+    }
   }
-  const double determinant = aa * bb - ab * ab;
-  Pair out;
-  if (determinant > 1e-12 * aa * bb)
-    out = {(a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant};
-  if (determinant <= 1e-12 * aa * bb || out.first < 0) out = {0, bb > 0 ? b1 / bb : 0};
-  if (out.second < 0) out = {aa > 0 ? a1 / aa : 0, 0};
+  std::array<double, kMost> out{};
+  for (std::size_t i = 0; i < n; ++i) out[used[i]] = a[i][n] / a[i][i];
   return out;
 }
 
-json line_json(const std::vector<Point>& points) {
-  const Pair line = fit(points);
-  return {{"base_us", line.first}, {"per_unit", line.second}};
-}
-
-json products_json(const std::vector<Point>& points) {
-  const Pair line = fit(points);
-  return {{"expert_us", line.first}, {"row_us", line.second}};
+/// The combination with the least squares of relative errors whose factors are not negative: the
+/// best over all choices of parts, `parts` of them.
+std::array<double, kMost> fit(const std::vector<Point>& points, std::size_t parts) {
+  std::array<double, kMost> best{};
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned mask = 1; mask < (1u << parts); ++mask) {
+    const auto found = solve(points, mask);
+    if (!found || std::any_of(found->begin(), found->end(), [](double f) { return f < 0; }))
+      continue;
+    double sum = 0;
+    for (const Point& p : points) {
+      double value = 0;
+      for (std::size_t i = 0; i < kMost; ++i) value += (*found)[i] * p.parts[i];
+      sum += (value / p.value - 1) * (value / p.value - 1);
+    }
+    if (sum >= least) continue;
+    least = sum;
+    best = *found;
+  }
+  return best;
 }
 
 /// What the fit needs of one row beside its times.
 struct Load {
-  sim::MoeLayerSpec spec;
-  sim::MoeTraffic traffic;
+  MoeLayer layer;
+  SimulatedLayer simulated;
   double rows = 0, experts = 0, tokens = 0;  ///< of the busiest rank
 };
 
-Load load_of(const MoeLayer& layer, const shapes::Routing& routing) {
+Load load_of(const json& row) {
+  MoeLayerOptions options;
+  const json& described = row.at("layer");
+  options.shape = described.at("shape").get<std::string>();
+  options.tokens = described.at("tokens").get<std::int64_t>();
+  options.ranks = described.at("ranks").get<int>();
+  options.routing = described.at("routing").get<std::string>();
+  options.seed = described.at("seed").get<std::uint64_t>();
   Load out;
-  auto [spec, traffic] = simulated_layer(layer, routing);
-  out.spec = std::move(spec);
-  out.traffic = std::move(traffic);
-  const int local = out.traffic.experts_local();
-  for (int rank = 0; rank < layer.ranks; ++rank) {
+  out.layer = resolve(options).value();
+  out.simulated = simulated_layer(out.layer, out.layer.make_routing().value());
+  const sim::MoeTraffic& traffic = out.simulated.traffic;
+  const int local = traffic.experts_local();
+  for (int rank = 0; rank < traffic.ranks; ++rank) {
     double rows = 0, experts = 0, tokens = 0;
     for (int e = rank * local; e < (rank + 1) * local; ++e) {
       std::uint32_t count = 0;
-      for (int source = 0; source < layer.ranks; ++source) count += out.traffic.at(e, source);
+      for (int source = 0; source < traffic.ranks; ++source) count += traffic.at(e, source);
       rows += std::ceil(count / 128.0);
       experts += count > 0 ? 1 : 0;
       tokens += count;
@@ -81,7 +111,72 @@ Load load_of(const MoeLayer& layer, const shapes::Routing& routing) {
   return out;
 }
 
+plan::FusedLine line_of(const std::vector<Point>& points) {
+  const auto found = fit(points, 2);
+  return {found[0], found[1]};
+}
+
+/// Parts of the launch, and the products of each layer; no corrections yet.
+plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
+  plan::FusedTimes out;
+  std::vector<Point> start, slot_sum;
+  std::map<std::string, std::vector<Point>> products[2];
+  for (std::size_t i = 0; i < loads.size(); ++i) {
+    const Load& load = loads[i];
+    const shapes::MoeShape& shape = load.layer.shape;
+    const auto hidden = static_cast<double>(shape.hidden);
+    const auto tokens = static_cast<double>(load.layer.tokens);
+    const auto us = [&](const char* name) {
+      return rows[i].at("phases_us").at(name).get<double>();
+    };
+    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6}, us("dispatched")});
+    slot_sum.push_back({{1, static_cast<double>(shape.topk + 1) * tokens * hidden * 2e-6},
+                        std::max(1.0, us("end") - us("combined"))});
+    const char* const names[] = {"linear1", "linear2"};
+    for (int linear = 0; linear < 2; ++linear)
+      products[linear][shape.name].push_back(
+          {{load.experts, load.rows},
+           rows[i].at("products_us").at(names[linear]).at("median").get<double>()});
+  }
+  out.start = line_of(start);
+  out.slot_sum = line_of(slot_sum);
+  for (const Load& load : loads) {
+    const shapes::MoeShape& shape = load.layer.shape;
+    if (std::any_of(out.layers.begin(), out.layers.end(),
+                    [&](const auto& layer) { return layer.name == shape.name; }))
+      continue;
+    const auto first = fit(products[0][shape.name], 2), second = fit(products[1][shape.name], 2);
+    out.layers.push_back({shape.name,
+                          shape.hidden,
+                          shape.intermediate,
+                          {first[0], first[1]},
+                          {second[0], second[1]},
+                          {}});
+  }
+  return out;
+}
+
+json to_json(const plan::FusedLine& line) {
+  return {{"base_us", line.base_us}, {"per_unit", line.per_unit}};
+}
+
+json to_json(const plan::FusedProducts& products) {
+  return {{"expert_us", products.expert_us}, {"row_us", products.row_us}};
+}
+
 }  // namespace
+
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  const auto run = [&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < count;) work(i);
+  };
+  std::vector<std::jthread> helpers;
+  const std::size_t threads =
+      std::min<std::size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
+  for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(run);
+  run();
+}
 
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing) {
@@ -89,78 +184,77 @@ Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::Fused
   return sim::set_up_fused_moe(profile, times, spec, traffic);
 }
 
-Result<json> fit_fused_times(const model::Profile& profile, const std::vector<MoeLayer>& layers,
-                             const json& rows) {
-  std::vector<Load> loads;
-  std::vector<Point> start, slot_sum;
-  std::map<std::string, std::vector<Point>> products[2];
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const MoeLayer& layer = layers[i];
-    const auto routing = layer.make_routing();
-    if (!routing) return routing.error();
-    loads.push_back(load_of(layer, *routing));
-    const Load& load = loads.back();
-    const auto hidden = static_cast<double>(layer.shape.hidden);
-    const auto tokens = static_cast<double>(layer.tokens);
-    const json& phases = rows[i].at("phases_us");
-    const auto us = [&](const char* name) { return phases.at(name).get<double>(); };
-    start.push_back({1, (tokens + load.tokens) * hidden * 1e-6, us("dispatched")});
-    slot_sum.push_back({1, static_cast<double>(layer.shape.topk + 1) * tokens * hidden * 2e-6,
-                        std::max(1.0, us("end") - us("combined"))});
-    const char* const names[] = {"linear1", "linear2"};
-    for (int linear = 0; linear < 2; ++linear)
-      products[linear][layer.shape.name].push_back(
-          {load.experts, load.rows,
-           rows[i].at("products_us").at(names[linear]).at("median").get<double>()});
-  }
-  json out = {
-      {"start", line_json(start)}, {"slot_sum", line_json(slot_sum)}, {"layers", json::array()}};
+Result<ChosenMoeSchedule> choose_fused(const model::Profile& profile, const plan::FusedTimes& times,
+                                       const MoeLayer& layer, const shapes::Routing& routing) {
+  const auto moe = fused_moe(profile, times, layer, routing);
+  if (!moe) return moe.error();
+  const sim::MoeChoice choice = sim::choose_fused_schedule(*moe, layer.seed);
+  const auto described = [](const sim::MoeCandidate& candidate) {
+    json out = candidate_json(candidate);
+    out["method"] = "simulation with the fused kernel's measured times";
+    return out;
+  };
+  ChosenMoeSchedule out;
+  out.schedule = choice.candidates[choice.best].schedule;
+  out.choice = described(choice.candidates[choice.best]);
+  out.choice["reason"] = choice.reason;
+  out.candidates = json::array();
+  for (const sim::MoeCandidate& candidate : choice.candidates)
+    out.candidates.push_back(described(candidate));
+  out.assumed = json::array();
+  if (!moe->times.measured) out.assumed.push_back(moe->times.source);
+  return out;
+}
 
-  // First without corrections; they are what the simulated launches still lack.
-  plan::FusedTimes times;
-  times.start = {out["start"]["base_us"].get<double>(), out["start"]["per_unit"].get<double>()};
-  times.slot_sum = {out["slot_sum"]["base_us"].get<double>(),
-                    out["slot_sum"]["per_unit"].get<double>()};
-  for (const MoeLayer& layer : layers) {
-    const std::string& name = layer.shape.name;
-    if (std::any_of(times.layers.begin(), times.layers.end(),
-                    [&](const auto& t) { return t.name == name; }))
-      continue;
-    const Pair first = fit(products[0][name]), second = fit(products[1][name]);
-    times.layers.push_back({name,
-                            layer.shape.hidden,
-                            layer.shape.intermediate,
-                            {first.first, first.second},
-                            {second.first, second.second},
-                            {0, 1},
-                            {0, 1}});
-  }
+Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
+  std::vector<Load> loads(rows.size());
+  in_parallel(rows.size(), [&](std::size_t i) { loads[i] = load_of(rows[i]); });
+  const plan::FusedTimes times = fit_parts(loads, rows);
+
+  // Every row's runs, simulated: of a layer, by lead (0: the wave).
+  std::vector<std::map<std::int64_t, std::vector<Point>>> points(rows.size());
+  std::vector<std::optional<Error>> errors(rows.size());
+  in_parallel(rows.size(), [&](std::size_t i) {
+    const auto moe =
+        sim::set_up_fused_moe(profile, times, loads[i].simulated.spec, loads[i].simulated.traffic);
+    if (!moe) {
+      errors[i] = moe.error();
+      return;
+    }
+    for (const json& run : rows[i].at("runs")) {
+      if (run.at("dispatch") != "per-rank") continue;
+      const bool wave = run.at("schedule") == "wave";
+      const std::int64_t lead = wave ? 0 : run.at("lead").get<std::int64_t>();
+      const auto s = wave ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
+                          : schedule::MoeSchedule::interleaved(lead);
+      points[i][lead].push_back({{1, sim::simulated_us(*moe, s, loads[i].layer.seed), moe->link_us},
+                                 run.at("time_us").at("median").get<double>()});
+    }
+  });
+  for (const auto& error : errors)
+    if (error) return *error;
+
+  json out = {{"start", to_json(times.start)},
+              {"slot_sum", to_json(times.slot_sum)},
+              {"layers", json::array()}};
   for (const plan::FusedLayerTimes& layer : times.layers) {
-    std::vector<Point> wave, interleaved;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (layers[i].shape.name != layer.name) continue;
-      const auto moe = sim::set_up_fused_moe(profile, times, loads[i].spec, loads[i].traffic);
-      if (!moe) return moe.error();
-      const auto cover = rows[i].at("covering_lead").get<std::int64_t>();
-      for (const json& run : rows[i].at("runs")) {
-        if (run.at("dispatch") != "per-rank") continue;
-        const bool is_wave = run.at("schedule") == "wave";
-        if (!is_wave && run.at("lead").get<std::int64_t>() < cover) continue;
-        const auto s = is_wave
-                           ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
-                           : schedule::MoeSchedule::interleaved(run.at("lead").get<std::int64_t>());
-        (is_wave ? wave : interleaved)
-            .push_back({1, sim::simulated_us(*moe, s, layers[i].seed),
-                        run.at("time_us").at("median").get<double>()});
-      }
+    std::map<std::int64_t, std::vector<Point>> of_layer;
+    for (std::size_t i = 0; i < loads.size(); ++i)
+      if (loads[i].layer.shape.name == layer.name)
+        for (const auto& [lead, some] : points[i])
+          of_layer[lead].insert(of_layer[lead].end(), some.begin(), some.end());
+    json corrections = json::array();
+    for (const auto& [lead, some] : of_layer) {
+      const auto found = fit(some, 3);
+      corrections.push_back(
+          {{"lead", lead}, {"base_us", found[0]}, {"per_us", found[1]}, {"per_link_us", found[2]}});
     }
     out["layers"].push_back({{"name", layer.name},
                              {"hidden", layer.hidden},
                              {"intermediate", layer.intermediate},
-                             {"linear1", products_json(products[0][layer.name])},
-                             {"linear2", products_json(products[1][layer.name])},
-                             {"wave", line_json(wave)},
-                             {"interleaved", line_json(interleaved)}});
+                             {"linear1", to_json(layer.linear1)},
+                             {"linear2", to_json(layer.linear2)},
+                             {"corrections", std::move(corrections)}});
   }
   return out;
 }

@@ -1,9 +1,13 @@
-// From measured launches of the fused kernel to the times that predictions rest on.
+// From measured launches of the fused kernel to the times that predictions rest on, and
+// predictions.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "cli/layer_options.hpp"
+#include "cli/moe_simulation.hpp"
 #include "xstage/model/profile.hpp"
 #include "xstage/sim/fused_moe.hpp"
 
@@ -13,10 +17,15 @@ namespace xstage::cli {
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing);
 
-/// The "fit" of a document of `bench moe --table kernel`. `rows` are its rows, `layers` the layers
-/// that they were measured with, in the same order.
-Result<nlohmann::json> fit_fused_times(const model::Profile& profile,
-                                       const std::vector<MoeLayer>& layers,
-                                       const nlohmann::json& rows);
+/// The schedule that `auto` takes for the fused kernel, with the predicted times that it rests on.
+/// Every input is the same on all ranks, so every rank that asks gets the same schedule.
+Result<ChosenMoeSchedule> choose_fused(const model::Profile& profile, const plan::FusedTimes& times,
+                                       const MoeLayer& layer, const shapes::Routing& routing);
+
+/// The "fit" of a document of `bench moe --table kernel`: its rows.
+Result<nlohmann::json> fit_fused_times(const model::Profile& profile, const nlohmann::json& rows);
+
+/// Calls `work(i)` for every i below `count`, on as many threads as there are cores.
+void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
 
 }  // namespace xstage::cli

@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 
+#include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/plan_simulation.hpp"
@@ -187,9 +188,10 @@ void print(const Console& console, const SimulatedPlan& simulated) {
 
 int finish(const Console& console, const PlanVerb& verb, const model::Profile& profile,
            const plan::Plan& p, json layer, const char* schedule_key,
-           const SimulatedPlan& simulated) {
+           const SimulatedPlan& simulated, const json& fused = {}) {
   json document = plan_json(p, schedule_key);
   add(simulated, document);
+  if (!fused.is_null()) document["fused_kernel"] = fused;
   document["provenance"] = provenance("plan", {verb.profile});
   document["profile"] = reference(profile);
   document["layer"] = std::move(layer);
@@ -200,7 +202,26 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
   console.document(document);
   print(console, p);
   print(console, simulated);
+  if (!fused.is_null())
+    console.text(
+        fmt::format("this project's kernel: {}", fused["choice"]["reason"].get<std::string>()));
   return 0;
+}
+
+/// What this project's kernel is expected to take, from its own measured times; null where it has
+/// no tiles for the layer, or the rate was given by the user.
+json fused_plan(const PlanVerb& verb, const model::Profile& profile, const MoeLayer& layer,
+                const shapes::Routing& routing) {
+  constexpr std::int64_t kColumns = 256, kDepth = 128;
+  if (verb.closed_form_only || verb.tflops || layer.weights != shapes::WeightFormat::kW8A8 ||
+      layer.shape.hidden % kColumns != 0 || layer.shape.intermediate % kDepth != 0)
+    return {};
+  const auto chosen = choose_fused(profile, plan::fused_times(), layer, routing);
+  if (!chosen) return {};
+  return {{"choice", chosen->choice},
+          {"candidates", chosen->candidates},
+          {"measured_on", plan::fused_times().node},
+          {"assumed", chosen->assumed}};
 }
 
 /// Loads of every rank from a routing: rows by local expert, and what comes from elsewhere.
@@ -266,7 +287,8 @@ int run_moe(const Console& console, const PlanVerb& verb) {
   const plan::Plan p = plan::plan_moe(profile, problem, rates, store_choice(verb)).value();
   return finish(console, verb, profile, p, to_json(layer), "schedule",
                 verb.closed_form_only ? SimulatedPlan{}
-                                      : simulate_plan(profile, layer, p, verb.tflops.has_value()));
+                                      : simulate_plan(profile, layer, p, verb.tflops.has_value()),
+                fused_plan(verb, profile, layer, routing));
 }
 
 int run_ulysses(const Console& console, const PlanVerb& verb) {

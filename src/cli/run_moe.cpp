@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/moe_simulation.hpp"
@@ -60,9 +61,14 @@ Result<std::vector<schedule::MoeSchedule>> schedules_of(const RunMoeOptions& opt
   if (options.schedule == "auto") {
     const model::Profile profile =
         options.profile.empty() ? shipped_profile() : profile_of(options.profile);
-    auto chosen = choose_schedule(
-        profile, layer,
-        options.dispatch == "per-slot" ? sim::Dispatch::kOncePerPair : sim::Dispatch::kOncePerRank);
+    const auto routing = layer.make_routing();
+    if (!routing) return routing.error();
+    auto chosen =
+        options.run.backend == "cuda"
+            ? choose_fused(profile, plan::fused_times(), layer, *routing)
+            : choose_schedule(profile, layer,
+                              options.dispatch == "per-slot" ? sim::Dispatch::kOncePerPair
+                                                             : sim::Dispatch::kOncePerRank);
     if (!chosen) return chosen.error();
     out.push_back(chosen->schedule);
     choice = {{"profile", reference(profile)},
@@ -178,6 +184,11 @@ class MoeRun {
       return console_.fail(*error, document_);
     if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
+    if (options_.run.backend == "cuda" && options_.stop_rank >= 0)
+      return console_.fail(
+          bad_input("only ranks on threads can be told to stop", "--stop-rank",
+                    fmt::format("{}", options_.stop_rank), "-1 with --backend cuda"),
+          document_);
     // The sizes first: the schedules divide by tiles, and drawing a routing takes its time.
     const layout::MoeConfig asked = config_of(options_, layer, layer.tokens).value();
     nlohmann::json choice;
@@ -366,16 +377,15 @@ class MoeRun {
         s["bound"] = cpu::MoeErrors::kEndToEndLimit;
         s["ok"] = s["ok"].get<bool>() && right;
       }
-      console_.text(
-          fmt::format("relative error, {} tokens: Linear-1 {:.2g} (limit {:.2g}), given the ranks' "
-                      "intermediate "
-                      "{:.2g} (limit {:.2g}), end to end {:.2g} (limit {:.2g}); worst row {:.2g} "
-                      "(rank {}, token "
-                      "{})",
-                      errors.tokens_checked, errors.linear1, errors.linear1_limit,
-                      errors.given_intermediate, cpu::MoeErrors::kGivenLimit, errors.end_to_end,
-                      cpu::MoeErrors::kEndToEndLimit, errors.worst_row, errors.worst_row_rank,
-                      errors.worst_row_token));
+      console_.text(fmt::format(
+          "relative error, {} tokens: Linear-1 {:.2g} (limit {:.2g}), given the ranks' "
+          "intermediate "
+          "{:.2g} (limit {:.2g}), end to end {:.2g} (limit {:.2g}); worst row {:.2g} "
+          "(rank {}, token "
+          "{})",
+          errors.tokens_checked, errors.linear1, errors.linear1_limit, errors.given_intermediate,
+          cpu::MoeErrors::kGivenLimit, errors.end_to_end, cpu::MoeErrors::kEndToEndLimit,
+          errors.worst_row, errors.worst_row_rank, errors.worst_row_token));
       if (!right)
         failed = fmt::format("the result is wrong: relative error {:.3g}, allowed {:.3g}",
                              errors.end_to_end, cpu::MoeErrors::kEndToEndLimit);

@@ -25,8 +25,8 @@ struct MoeErrors {
            end_to_end <= kEndToEndLimit;
   }
   static constexpr double kLinear1Limit = 1e-3;
-  /// Tensor Cores of Hopper sum products of fp8 with about 14 bits.
-  static constexpr double kTensorCoreLinear1Limit = 2e-3;
+  /// Tensor Cores of Hopper sum products of fp8 with about 14 bits, and SwiGLU multiplies two.
+  static constexpr double kTensorCoreLinear1Limit = 3e-3;
   static constexpr double kGivenLimit = 3e-3;
   static constexpr double kEndToEndLimit = 1.5e-2;
 };

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace xstage::plan {
@@ -35,6 +37,20 @@ double median_of(const FusedTimes& times, Value&& value) {
 
 }  // namespace
 
+FusedCorrection FusedLayerTimes::correction(std::int64_t lead) const {
+  FusedCorrection nearest;
+  double distance = std::numeric_limits<double>::infinity();
+  for (const FusedCorrection& c : corrections) {
+    if ((c.lead == 0) != (lead == 0)) continue;
+    const double away =
+        lead == 0 ? 0 : std::abs(std::log(static_cast<double>(c.lead) / static_cast<double>(lead)));
+    if (away >= distance) continue;
+    distance = away;
+    nearest = c;
+  }
+  return nearest;
+}
+
 Result<FusedTimes> parse_fused_times(std::string_view text) {
   try {
     const json document = json::parse(text);
@@ -46,12 +62,18 @@ Result<FusedTimes> parse_fused_times(std::string_view text) {
     const json& fit = document.at("fit");
     out.start = line_of(fit.at("start"));
     out.slot_sum = line_of(fit.at("slot_sum"));
-    for (const json& layer : fit.at("layers"))
+    for (const json& layer : fit.at("layers")) {
       out.layers.push_back({layer.at("name").get<std::string>(),
                             layer.at("hidden").get<std::int64_t>(),
                             layer.at("intermediate").get<std::int64_t>(),
-                            products_of(layer.at("linear1")), products_of(layer.at("linear2")),
-                            line_of(layer.at("wave")), line_of(layer.at("interleaved"))});
+                            products_of(layer.at("linear1")),
+                            products_of(layer.at("linear2")),
+                            {}});
+      for (const json& c : layer.at("corrections"))
+        out.layers.back().corrections.push_back(
+            {c.at("lead").get<std::int64_t>(), c.at("base_us").get<double>(),
+             c.at("per_us").get<double>(), c.at("per_link_us").get<double>()});
+    }
     if (out.layers.empty())
       return bad_input("no layer was measured", "fit.layers", "[]", "one or more");
     return out;
@@ -93,13 +115,17 @@ FusedLayerChoice times_of(const FusedTimes& times, const std::string& name, std:
                        rate(first, &FusedProducts::row_us) * h * i};
   out.times.linear2 = {rate(second, &FusedProducts::expert_us) * h * i,
                        rate(second, &FusedProducts::row_us) * h * i};
-  const auto correction = [&](FusedLine FusedLayerTimes::* line) {
-    return FusedLine{
-        median_of(times, [&](const FusedLayerTimes& layer) { return (layer.*line).base_us; }),
-        median_of(times, [&](const FusedLayerTimes& layer) { return (layer.*line).per_unit; })};
-  };
-  out.times.wave = correction(&FusedLayerTimes::wave);
-  out.times.interleaved = correction(&FusedLayerTimes::interleaved);
+  // The median layer's corrections, lead by lead.
+  for (const FusedCorrection& one : times.layers.front().corrections) {
+    const std::int64_t lead = one.lead;
+    const auto of = [&](double FusedCorrection::* field) {
+      return median_of(times,
+                       [&](const FusedLayerTimes& layer) { return layer.correction(lead).*field; });
+    };
+    out.times.corrections.push_back({lead, of(&FusedCorrection::base_us),
+                                     of(&FusedCorrection::per_us),
+                                     of(&FusedCorrection::per_link_us)});
+  }
   out.source = "assumed: the median rates of the layers whose products were measured";
   return out;
 }

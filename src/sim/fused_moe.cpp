@@ -19,6 +19,7 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
   options.store.mechanism = model::Mechanism::kTmaBulk;
   options.block_m = kBlockM;
   options.block_n = kBlockN;
+  options.claimed = true;
   auto setup = set_up_moe(profile, layer, traffic, options);
   if (!setup) return setup.error();
   out.setup = std::move(setup).value();
@@ -45,6 +46,18 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
   k.fixed_us = 0;  // part of the measured products
   out.setup.times = {k.linear1_us, k.linear2_us, out.times.source, !out.times.measured};
 
+  double remote = 0;
+  const int local = traffic.experts_local();
+  for (int rank = 0; rank < traffic.ranks; ++rank) {
+    double pairs = 0;
+    for (int e = rank * local; e < (rank + 1) * local; ++e)
+      for (int source = 0; source < traffic.ranks; ++source)
+        if (source != rank) pairs += traffic.at(e, source);
+    remote = std::max(remote, pairs);
+  }
+  out.link_us =
+      remote * static_cast<double>(layer.hidden) * 2 / out.setup.store.fabric[0].drain_rate;
+
   // All tokens are there before the first tile: dispatch is part of the start.
   const auto hidden = static_cast<double>(layer.hidden);
   k.token_bytes = 0;
@@ -59,12 +72,19 @@ double simulated_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
   return simulate_moe(moe.setup, schedule, seed).time_us;
 }
 
-double predicted_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
-                    std::uint64_t seed) {
-  const plan::FusedLine& line = schedule.kind == schedule::MoeScheduleKind::kWave
-                                    ? moe.times.times.wave
-                                    : moe.times.times.interleaved;
-  return line.at(simulated_us(moe, schedule, seed));
+MoeCandidate predict(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
+                     std::uint64_t seed) {
+  const MoeResult simulated = simulate_moe(moe.setup, schedule, seed);
+  const bool wave = schedule.kind == schedule::MoeScheduleKind::kWave;
+  MoeCandidate out{
+      schedule,
+      moe.times.times.correction(wave ? 0 : schedule.lead).at(simulated.time_us, moe.link_us), 0,
+      0};
+  for (const MoeRankResult& rank : simulated.ranks) {
+    out.stall_us += rank.stall_us / static_cast<double>(simulated.ranks.size());
+    out.wait_us += rank.wait_linear1_us / static_cast<double>(simulated.ranks.size());
+  }
+  return out;
 }
 
 std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe) {
@@ -79,7 +99,7 @@ std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe) {
 MoeChoice choose_fused_schedule(const FusedMoe& moe, std::uint64_t seed, double spread) {
   MoeChoice choice;
   for (const schedule::MoeSchedule& s : fused_candidates(moe)) {
-    choice.candidates.push_back({s, predicted_us(moe, s, seed), 0, 0});
+    choice.candidates.push_back(predict(moe, s, seed));
     if (choice.candidates.back().time_us < choice.candidates[choice.best].time_us)
       choice.best = choice.candidates.size() - 1;
   }

@@ -26,12 +26,28 @@ struct FusedProducts {
   double row_us = 0;
 };
 
+/// From a simulated launch to a measured one under one schedule:
+/// base_us + per_us · simulated µs + per_link_us · µs that the busiest rank's results take on the
+/// link.
+struct FusedCorrection {
+  std::int64_t lead = 0;  ///< 0: the expert wave
+  double base_us = 0;
+  double per_us = 1;
+  double per_link_us = 0;
+  double at(double simulated_us, double link_us) const {
+    return base_us + per_us * simulated_us + per_link_us * link_us;
+  }
+};
+
 struct FusedLayerTimes {
   std::string name;
   std::int64_t hidden = 0, intermediate = 0;
   FusedProducts linear1, linear2;
-  /// From the simulated time of a launch to the measured one; µs a µs.
-  FusedLine wave, interleaved;
+  std::vector<FusedCorrection>
+      corrections;  ///< the wave first, then leads in order; none: as simulated
+
+  /// Of the wave (lead 0), or of the measured lead nearest by ratio.
+  FusedCorrection correction(std::int64_t lead) const;
 };
 
 struct FusedTimes {

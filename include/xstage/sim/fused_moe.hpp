@@ -16,6 +16,7 @@ namespace xstage::sim {
 struct FusedMoe {
   MoeSetup setup;
   plan::FusedLayerChoice times;
+  double link_us = 0;  ///< what the busiest rank sends to others as results, at the drain rate
 };
 
 /// `layer` in w8a8. The profile must stay.
@@ -25,8 +26,9 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
 /// µs of a simulated launch: start, tiles and slot sum; without the layer's correction.
 double simulated_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule, std::uint64_t seed);
 
-/// The same as a launch is expected to be measured.
-double predicted_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule, std::uint64_t seed);
+/// A launch as it is expected to be measured; stalls and waits as simulated.
+MoeCandidate predict(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
+                     std::uint64_t seed);
 
 /// What `auto` chooses from: the wave, and leads from covering_lead() on. A function of the layer
 /// and of token counts that all ranks share.

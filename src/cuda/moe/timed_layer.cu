@@ -138,6 +138,7 @@ class GpuTimedLayer : public TimedLayer {
         g.b = linear == 0 ? ranks_[r].weights.w1 : ranks_[r].weights.w2;
         g.b_scales = linear == 0 ? ranks_[r].weights.w1_scales : ranks_[r].weights.w2_scales;
         g.out = ranks_[r].products;
+        g.claimed = ranks_[r].claimed;
       }
       XSTAGE_TRY(put(take_times(2, launches, false,
                                 [&]() -> Result<bool> {
@@ -205,7 +206,7 @@ class GpuTimedLayer : public TimedLayer {
     std::uint16_t *x = nullptr, *out = nullptr;
     std::int32_t* experts = nullptr;
     float* token_weights = nullptr;
-    std::uint64_t* marks = nullptr;
+    std::uint64_t *marks = nullptr, *claimed = nullptr;
     std::uint8_t* flush = nullptr;
     std::uint16_t* products = nullptr;
     std::int32_t *row_expert = nullptr, *row_tokens = nullptr;
@@ -243,6 +244,7 @@ class GpuTimedLayer : public TimedLayer {
     XSTAGE_TRY(put(memory_.allocate<std::int32_t>(gpu, c.capacity * c.topk), rank.experts));
     XSTAGE_TRY(put(memory_.allocate<float>(gpu, c.capacity * c.topk), rank.token_weights));
     XSTAGE_TRY(put(memory_.allocate<std::uint64_t>(gpu, c.workers * kMarks), rank.marks));
+    XSTAGE_TRY(put(memory_.allocate<std::uint64_t>(gpu, 1), rank.claimed));
     XSTAGE_TRY(put(memory_.allocate<std::uint8_t>(gpu, kFlushBytes), rank.flush));
     XSTAGE_TRY(put(memory_.stream(gpu), rank.stream));
     rank.begin.resize(kMostLaunches);
@@ -329,6 +331,8 @@ class GpuTimedLayer : public TimedLayer {
 };
 
 }  // namespace
+
+layout::MoeConfig kernel_tiles() { return with_tiles({}, 1); }
 
 Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig config, std::uint64_t seed) {
   auto layer = std::make_unique<GpuTimedLayer>();

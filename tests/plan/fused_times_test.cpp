@@ -1,0 +1,83 @@
+// The fused kernel's measured times: the reader, and what it says of layers that were not measured.
+#include "xstage/plan/fused_times.hpp"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace xstage::plan {
+namespace {
+
+nlohmann::json document() {
+  const auto layer = [](const char* name, int hidden, int intermediate, double row_us) {
+    return nlohmann::json{
+        {"name", name},
+        {"hidden", hidden},
+        {"intermediate", intermediate},
+        {"linear1", {{"expert_us", 1.0}, {"row_us", row_us}}},
+        {"linear2", {{"expert_us", 0.5}, {"row_us", row_us / 2}}},
+        {"corrections",
+         {{{"lead", 0}, {"base_us", 10.0}, {"per_us", 1.1}, {"per_link_us", 0.0}},
+          {{"lead", 4}, {"base_us", 0.0}, {"per_us", 2.0}, {"per_link_us", 0.25}},
+          {{"lead", 64}, {"base_us", 0.0}, {"per_us", 1.0}, {"per_link_us", 0.0}}}}};
+  };
+  return {{"format", "xstage.moe-kernel-times/1"},
+          {"node", {{"gpu", "a GPU"}}},
+          {"fit",
+           {{"start", {{"base_us", 20.0}, {"per_unit", 0.5}}},
+            {"slot_sum", {{"base_us", 2.0}, {"per_unit", 0.25}}},
+            {"layers", {layer("small", 1024, 512, 1), layer("large", 4096, 2048, 16)}}}}};
+}
+
+TEST(FusedTimes, ReadsWhatTheBenchWrites) {
+  const auto times = parse_fused_times(document().dump()).value();
+  EXPECT_EQ(times.layers.size(), 2u);
+  EXPECT_DOUBLE_EQ(times.start.at(100), 70);
+  EXPECT_EQ(times.node, "a GPU");
+}
+
+TEST(FusedTimes, TheShippedFileHoldsTheSevenLayers) {
+  for (const char* const name : {"lingbot-video", "qwen3.5-397b", "hy3", "mimo-v2.5", "glm-5",
+                                 "deepseek-v4-flash", "deepseek-v4-pro"}) {
+    bool found = false;
+    for (const FusedLayerTimes& layer : fused_times().layers) found = found || layer.name == name;
+    EXPECT_TRUE(found) << name;
+  }
+}
+
+TEST(FusedTimes, TheWaveHasItsOwnCorrectionAndALeadTheNearestOne) {
+  const auto times = parse_fused_times(document().dump()).value();
+  const FusedLayerTimes& layer = times.layers.front();
+  EXPECT_DOUBLE_EQ(layer.correction(0).at(100, 1000), 120);
+  EXPECT_EQ(layer.correction(1).lead, 4);
+  EXPECT_EQ(layer.correction(15).lead, 4);   // 15/4 < 64/15
+  EXPECT_EQ(layer.correction(17).lead, 64);  // and here it is the other way round
+  EXPECT_DOUBLE_EQ(layer.correction(4).at(100, 40), 210);
+  EXPECT_DOUBLE_EQ(FusedLayerTimes{}.correction(7).at(123, 9), 123);  // nothing measured
+}
+
+TEST(FusedTimes, ALayerThatWasNotMeasuredScalesWithItsMatrices) {
+  const auto times = parse_fused_times(document().dump()).value();
+  EXPECT_TRUE(times_of(times, "another name", 4096, 2048).measured);
+  const auto assumed = times_of(times, "new", 2048, 1024);
+  EXPECT_FALSE(assumed.measured);
+  // Both layers take 16 and 1 µs a row for 8 M and 0.5 M weights: the same rate.
+  EXPECT_NEAR(assumed.times.linear1.row_us, 4, 1e-9);
+  EXPECT_EQ(assumed.times.corrections.size(), 3u);
+}
+
+TEST(FusedTimes, WhatIsNoSuchFileIsRefused) {
+  EXPECT_EQ(parse_fused_times("{").error().field, "json");
+  auto other = document();
+  other["format"] = "xstage.bench/1";
+  EXPECT_EQ(parse_fused_times(other.dump()).error().field, "format");
+  auto empty = document();
+  empty["fit"]["layers"] = nlohmann::json::array();
+  EXPECT_EQ(parse_fused_times(empty.dump()).error().field, "fit.layers");
+  auto missing = document();
+  missing["fit"].erase("start");
+  EXPECT_FALSE(parse_fused_times(missing.dump()));
+}
+
+}  // namespace
+}  // namespace xstage::plan
