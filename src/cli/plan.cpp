@@ -218,7 +218,13 @@ json fused_plan(const PlanVerb& verb, const model::Profile& profile, const MoeLa
     return {};
   const auto chosen = choose_fused(profile, plan::fused_times(), layer, routing);
   if (!chosen) return {};
-  return {{"choice", chosen->choice},
+  const json& lead = chosen->choice["lead"];
+  return {{"choice",
+           {{"schedule", chosen->choice["schedule"]},
+            {"order", lead.is_null() ? "groups of " + chosen->choice["group"].dump()
+                                     : "lead " + lead.dump()},
+            {"time_us", chosen->choice["time_us"]},
+            {"reason", chosen->choice["reason"]}}},
           {"candidates", chosen->candidates},
           {"measured_on", plan::fused_times().node},
           {"assumed", chosen->assumed}};
