@@ -58,9 +58,10 @@ struct Plan {
   std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
   int launches = 9;
   bool cold = false;
-  bool both_ways = false;  ///< what `auto` took also with a token sent once a slot
-  bool cublas = false;     ///< beside our products alone
-  bool predicted = true;   ///< with `auto`, and the predicted time of every run
+  bool phases_of_all = false;  ///< of every run, not only of one a row
+  bool both_ways = false;      ///< what `auto` took also with a token sent once a slot
+  bool cublas = false;         ///< beside our products alone
+  bool predicted = true;       ///< with `auto`, and the predicted time of every run
 };
 
 const char* way_name(layout::MoeDispatch way) {
@@ -198,6 +199,12 @@ class MoeBench {
       plan.leads = {16, 64};
       plan.launches = 15;
       plan.cold = true;
+    } else if (options_.table == "mechanism") {
+      for (const char* shape : {"lingbot-video", "qwen3.5-397b", "deepseek-v4-flash"})
+        for (const char* routing : {"balanced", "remote:0.875"})
+          if (const auto done = add(shape, routing, 8192); !done) return done.error();
+      plan.leads = {16, 64};
+      plan.phases_of_all = true;
     } else if (options_.table == "sweep") {
       for (const char* shape : kSeven)
         for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
@@ -220,7 +227,8 @@ class MoeBench {
       plan.launches = 15;
       plan.cold = plan.cublas = true;
     } else {
-      return bad_input("no such table", "--table", options_.table, "peers, sweep, kernel, ep8");
+      return bad_input("no such table", "--table", options_.table,
+                       "peers, sweep, kernel, ep8, mechanism");
     }
     if (!options_.leads.empty()) plan.leads = options_.leads;
     if (options_.launches > 0) plan.launches = options_.launches;
@@ -384,21 +392,36 @@ class MoeBench {
       if (auto done = measure(ready.schedules.size() - 1, layout::MoeDispatch::kPerSlot); !done)
         return done;
     if (auto done = measure_products(plan, timed, row, line); !done) return done;
-    const auto phases = timed.phases(
-        {MoeSchedule::interleaved(std::max<std::int64_t>(16, cover)), plan.ways.front(), 0, 3});
-    if (!phases) return phases.error();
-    row["phases_us"] = {{"lead", std::max<std::int64_t>(16, cover)},
-                        {"staged", phases->staged},
-                        {"routed", phases->routed},
-                        {"dispatched", phases->dispatched},
-                        {"issued", phases->issued},
-                        {"tiles_done", phases->tiles_done},
-                        {"combined", phases->combined},
-                        {"end", phases->end},
-                        {"waited_tokens", phases->waited_tokens},
-                        {"waited_linear1", phases->waited_linear1}};
+    if (plan.phases_of_all) {
+      for (json& run : row["runs"]) {
+        if (run["dispatch"] != "per-rank") continue;
+        const auto s = run["lead"].is_null()
+                           ? MoeSchedule::wave(run["group"].get<std::int32_t>())
+                           : MoeSchedule::interleaved(run["lead"].get<std::int64_t>());
+        if (auto done = add_phases(timed, s, run); !done) return done;
+      }
+    } else if (auto done = add_phases(
+                   timed, MoeSchedule::interleaved(std::max<std::int64_t>(16, cover)), row);
+               !done) {
+      return done;
+    }
     console_.text(fmt::format("{:<18} {:>12} {:>6} {}", layer.shape.name, layer.routing.text(),
                               layer.tokens, line));
+    return true;
+  }
+
+  /// Where the time of a launch goes; with XSTAGE_MOE_MECHANISM also what its stores and its
+  /// staging cost.
+  static Result<bool> add_phases(moe::TimedLayer& timed, const MoeSchedule& s, json& to) {
+    const auto phases = timed.phases({s, layout::MoeDispatch::kPerRank, 0, 3});
+    if (!phases) return phases.error();
+    json& out = to["phases_us"];
+    out = {{"order", label(s)},
+           {"start", phases->start},
+           {"combined", phases->combined},
+           {"end", phases->end},
+           {"marks", json::object()}};
+    for (const auto& [name, us] : phases->marks) out["marks"][name] = us;
     return true;
   }
 

@@ -129,7 +129,7 @@ plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
     const auto us = [&](const char* name) {
       return rows[i].at("phases_us").at(name).get<double>();
     };
-    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6}, us("dispatched")});
+    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6}, us("start")});
     slot_sum.push_back({{1, static_cast<double>(shape.topk + 1) * tokens * hidden * 2e-6},
                         std::max(1.0, us("end") - us("combined"))});
     const char* const names[] = {"linear1", "linear2"};

@@ -45,7 +45,7 @@ json row_of(const plan::FusedTimes& times, const MoeLayer& layer) {
     return json{{"median", p.expert_us * experts + p.row_us * rows}};
   };
   json row{{"layer", to_json(layer)},
-           {"phases_us", {{"dispatched", start}, {"combined", 0.0}, {"end", slots}}},
+           {"phases_us", {{"start", start}, {"combined", 0.0}, {"end", slots}}},
            {"products_us",
             {{"linear1", products(of_layer.linear1)}, {"linear2", products(of_layer.linear2)}}},
            {"runs", json::array()}};

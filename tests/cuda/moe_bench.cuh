@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/moe/block.cuh"
 #include "cuda/moe/layer.hpp"
 #include "moe_reference.cuh"
 
@@ -274,12 +275,11 @@ class Bench {
     for (int r = 0; r < z_.ranks; ++r) {
       check(cudaSetDevice(r), "device");
       in[r].marks = device_array<std::uint64_t>(blocks * moe::kMarks);
+      check(cudaMemset(in[r].marks, 0, static_cast<std::size_t>(blocks * moe::kMarks) * 8),
+            "marks");
     }
     for (int i = 0; i < 3; ++i) must(layer_->launch(in, streams_), "launch");
     must(layer_->finish(streams_), "finish");
-    constexpr const char* kNames[] = {
-        "begin",      "staged",   "routed", "dispatched",        "issued",
-        "tiles done", "combined", "end",    "waited for tokens", "waited for Linear-1"};
     for (int r = 0; r < z_.ranks; ++r) {
       std::vector<std::uint64_t> marks(static_cast<std::size_t>(blocks * moe::kMarks));
       check(cudaMemcpy(marks.data(), in[r].marks, marks.size() * 8, cudaMemcpyDefault), "marks");
@@ -290,10 +290,13 @@ class Bench {
       for (int m = 0; m < moe::kMarks; ++m) {
         std::vector<double> us;
         for (int w = 0; w < blocks; ++w)
-          us.push_back(static_cast<double>(marks[w * moe::kMarks + m] - (m < 8 ? begin : 0)) /
-                       1000);
+          us.push_back(
+              static_cast<double>(marks[w * moe::kMarks + m] -
+                                  (m < static_cast<int>(moe::kFirstDuration) ? begin : 0)) /
+              1000);
         std::sort(us.begin(), us.end());
-        std::printf(" %s %.0f/%.0f/%.0f", kNames[m], us.front(), us[us.size() / 2], us.back());
+        std::printf(" %s %.0f/%.0f/%.0f", moe::kMarkNames[m], us.front(), us[us.size() / 2],
+                    us.back());
       }
       std::printf("\n");
     }

@@ -103,8 +103,23 @@ enum class Mark : int {
   kEnd,
   kWaitedDispatch,  ///< a duration: the loader's waits for tokens
   kWaitedLinear1,   ///< a duration: the loader's waits for Linear-1
+  // With XSTAGE_MOE_MECHANISM, of the first math warpgroup and its store warp:
+  kWaitedStaging,  ///< a duration: the math warps' waits for staging
+  kStoreIssue,     ///< a duration: issue of Linear-2's stores, first to last
+  kStoreRead,      ///< a duration: the same until staging has been read
+  kStoreTiles,     ///< how many of these
   kCount
 };
+/// As documents name them.
+inline constexpr const char* kMarkNames[] = {
+    "begin",          "staged",      "routed",     "dispatched",    "issued",
+    "tiles_done",     "combined",    "end",        "waited_tokens", "waited_linear1",
+    "waited_staging", "store_issue", "store_read", "store_tiles"};
+static_assert(sizeof kMarkNames / sizeof *kMarkNames == static_cast<int>(Mark::kCount));
+/// From here on marks are durations (and a count).
+inline constexpr Mark kFirstDuration = Mark::kWaitedDispatch;
+/// Where a block begins with tiles.
+inline constexpr Mark kTilesBegin = Mark::kDispatched;
 
 __device__ inline void mark(const FusedParams& p, Mark which) {
   if (p.marks != nullptr)

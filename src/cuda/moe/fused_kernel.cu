@@ -13,6 +13,7 @@
 #include "cuda/moe/dispatch.cuh"
 #include "cuda/moe/fused_launch.hpp"
 #include "cuda/moe/loader.cuh"
+#include "cuda/moe/mechanism.cuh"
 #include "cuda/moe/prologue.cuh"
 #include "cuda/moe/swiglu.cuh"
 #include "cuda/probe/check.cuh"
@@ -145,9 +146,10 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
   Ring<kTasks> tasks;
   Ring<kStages> stages;
   std::uint32_t staging_parity = 0;
+  Stopwatch staging;
   for (;;) {
     const TileTask task = take_task(s.tiles, tasks);
-    if (task.kind == TaskKind::kEnd) return;
+    if (task.kind == TaskKind::kEnd) break;
     const bool first = task.kind == TaskKind::kLinear1;
     const int steps = first ? hidden_steps : intermediate_steps;
     if (task.tokens <= group * kGroupRows) {
@@ -169,7 +171,9 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
     Sums sums;
     multiply_tile(s.tiles, stages, steps, b_scales + block0 * steps, b_scales + block1 * steps,
                   sums);
+    staging.begin();
     wait_staging_free(s.tiles, group, staging_parity);
+    staging.end();
     staging_parity ^= 1;
     if (first) {
       const float2 scales = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
@@ -184,6 +188,7 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
     }
     hand_staged(s.tiles, group);
   }
+  if (threadIdx.x == 0) staging.write(p, Mark::kWaitedStaging);
 }
 
 /// Linear-1: codes and scales to the workspace. Whole warp; the first store warp counts the tile
@@ -217,16 +222,20 @@ __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreSt
 
 /// Linear-2: row pieces to the owners of their tokens, then the owners' counters. Whole warp.
 __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
-                              const TileTask& task, Signals& signals) {
+                              const TileTask& task, Signals& signals, Stopwatch& issue,
+                              Stopwatch& read) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   std::uint32_t sources = 0;  // of this lane's two rows, a byte each; rank + 1, or 0 for no row
-  store_rows(s.tiles, state, task.tokens, [&](int row) {
-    const uint4 raw = __ldcg(
-        reinterpret_cast<const uint4*>(p.layout.origin(p.workspace, task.row * kBlockM + row)));
-    sources |= (raw.x + 1) << (row % kGroupRows / 32 * 8);
-    return reinterpret_cast<char*>(p.layout.combine_row(p.symmetric[raw.x], raw.y) +
-                                   std::int64_t{task.column} * kBlockN);
-  });
+  store_rows(
+      s.tiles, state, task.tokens,
+      [&](int row) {
+        const uint4 raw = __ldcg(
+            reinterpret_cast<const uint4*>(p.layout.origin(p.workspace, task.row * kBlockM + row)));
+        sources |= (raw.x + 1) << (row % kGroupRows / 32 * 8);
+        return reinterpret_cast<char*>(p.layout.combine_row(p.symmetric[raw.x], raw.y) +
+                                       std::int64_t{task.column} * kBlockN);
+      },
+      issue, read);
   ptx::bulk_wait_done();
   __syncwarp();
   for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
@@ -247,16 +256,21 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
                            wait_context(p, s.epoch));
   Ring<kTasks> tasks;
   StoreState state{group};
+  Stopwatch issue, read;
   for (;;) {
     const int slot = tasks.index;
     const TileTask task = take_task(s.tiles, tasks);
-    if (task.kind == TaskKind::kEnd) return;
+    if (task.kind == TaskKind::kEnd) break;
     if (task.tokens <= group * kGroupRows) continue;
     if (task.kind == TaskKind::kLinear1)
       store_intermediate(p, s, state, maps, task, slot, rank_signals);
     else
-      store_combine(p, s, state, task, signals);
+      store_combine(p, s, state, task, signals, issue, read);
     __syncwarp();
+  }
+  if (group == 0 && threadIdx.x % 32 == 0) {
+    issue.write(p, Mark::kStoreIssue, Mark::kStoreTiles);
+    read.write(p, Mark::kStoreRead);
   }
 }
 

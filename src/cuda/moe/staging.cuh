@@ -56,10 +56,11 @@ __device__ __forceinline__ void wait_staged(TileShared& s, StoreState& state) {
 }
 
 /// Rows of a warpgroup's half of a tile, as staged by stage_bf16, to where `destination(row)` says
-/// (512 bytes each; `row` of the tile). Returns when staging may be used again; whole warp.
-template <class Destination>
+/// (512 bytes each; `row` of the tile). Returns when staging may be used again; whole warp. `issue`
+/// and `read` are told when stores begin, and when they are issued and read.
+template <class Destination, class Watch>
 __device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int tokens,
-                                           Destination&& destination) {
+                                           Destination&& destination, Watch& issue, Watch& read) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   char* to[2];
   for (int i = 0; i < 2; ++i) {
@@ -67,14 +68,29 @@ __device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int
     to[i] = row < tokens ? destination(row) : nullptr;
   }
   wait_staged(s, state);
+  issue.begin();
+  read.begin();
   for (int i = 0; i < 2; ++i)
     if (to[i] != nullptr)
       ptx::bulk_store(to[i], &s.staging[state.group][(32 * i + lane) * kStagedRowBytes],
                       2 * kBlockN);
   ptx::bulk_commit();
+  issue.end();
   ptx::bulk_wait_source();
+  read.end();
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(&s.staging_free[state.group]);
+}
+
+struct NoWatch {
+  __device__ void begin() {}
+  __device__ void end() {}
+};
+template <class Destination>
+__device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int tokens,
+                                           Destination&& destination) {
+  NoWatch none;
+  store_rows(s, state, tokens, static_cast<Destination&&>(destination), none, none);
 }
 
 }  // namespace xstage::moe

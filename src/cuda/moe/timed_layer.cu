@@ -81,35 +81,40 @@ class GpuTimedLayer : public TimedLayer {
     XSTAGE_TRY(layer_->set_schedule(what.schedule, what.dispatch));
     auto inputs = inputs_;
     for (std::size_t r = 0; r < ranks_.size(); ++r) inputs[r].marks = ranks_[r].marks;
-    for (int i = 0; i < what.launches; ++i) XSTAGE_TRY(layer_->launch(inputs, streams_));
-    XSTAGE_TRY(layer_->finish(streams_));
-    LaunchPhases out;
     const int blocks = layout().config.workers;
     std::vector<std::uint64_t> marks(static_cast<std::size_t>(blocks * kMarks));
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      XSTAGE_CUDA_TRY(cudaMemset(ranks_[r].marks, 0, marks.size() * 8));
+      XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
+    }
+    for (int i = 0; i < what.launches; ++i) XSTAGE_TRY(layer_->launch(inputs, streams_));
+    XSTAGE_TRY(layer_->finish(streams_));
+    LaunchPhases out;
+    for (const char* name : kMarkNames) out.marks.emplace_back(name, 0.0);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
       XSTAGE_CUDA_TRY(
           cudaMemcpy(marks.data(), ranks_[r].marks, marks.size() * 8, cudaMemcpyDeviceToHost));
-      const auto at = [&](int block, Mark mark) {
-        return marks[static_cast<std::size_t>(block * kMarks + static_cast<int>(mark))];
-      };
       std::uint64_t begin = ~std::uint64_t{0};
-      for (int b = 0; b < blocks; ++b) begin = std::min(begin, at(b, Mark::kBegin));
-      const std::pair<Mark, double&> points[] = {{Mark::kStaged, out.staged},
-                                                 {Mark::kRouted, out.routed},
-                                                 {Mark::kDispatched, out.dispatched},
-                                                 {Mark::kIssued, out.issued},
-                                                 {Mark::kTilesDone, out.tiles_done},
-                                                 {Mark::kCombined, out.combined},
-                                                 {Mark::kEnd, out.end}};
-      for (int b = 0; b < blocks; ++b) {
-        for (const auto& [mark, us] : points)
-          us = std::max(us, static_cast<double>(at(b, mark) - begin) * 1e-3);
-        const double share = 1e-3 / blocks / static_cast<double>(ranks_.size());
-        out.waited_tokens += static_cast<double>(at(b, Mark::kWaitedDispatch)) * share;
-        out.waited_linear1 += static_cast<double>(at(b, Mark::kWaitedLinear1)) * share;
+      for (int b = 0; b < blocks; ++b)
+        begin = std::min(begin, marks[static_cast<std::size_t>(b * kMarks)]);
+      for (int m = 0; m < kMarks; ++m) {
+        double& us = out.marks[static_cast<std::size_t>(m)].second;
+        for (int b = 0; b < blocks; ++b) {
+          const std::uint64_t at = marks[static_cast<std::size_t>(b * kMarks + m)];
+          if (m < static_cast<int>(kFirstDuration))
+            us = std::max(us, static_cast<double>(at - begin) * 1e-3);
+          else
+            us += static_cast<double>(at) * (m == static_cast<int>(Mark::kStoreTiles) ? 1 : 1e-3) /
+                  blocks / static_cast<double>(ranks_.size());
+        }
       }
     }
+    const auto of = [&](Mark mark) { return out.marks[static_cast<std::size_t>(mark)].second; };
+    out.start = of(kTilesBegin);
+    out.combined = of(Mark::kCombined);
+    out.end = of(Mark::kEnd);
     return out;
   }
 

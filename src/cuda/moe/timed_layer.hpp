@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xstage/layout/check.hpp"
@@ -32,11 +33,14 @@ struct TimedLaunches {
   bool cold = false;  ///< L2 is overwritten before each launch
 };
 
-/// When a launch reached some points, in µs from its first block's begin: the last block of the
-/// slowest rank.
+/// Where the time of a launch went, µs.
 struct LaunchPhases {
-  double staged = 0, routed = 0, dispatched = 0, issued = 0, tiles_done = 0, combined = 0, end = 0;
-  double waited_tokens = 0, waited_linear1 = 0;  ///< of a loader, the mean over blocks and ranks
+  /// From the first block's begin until the last block of the slowest rank had begun with tiles,
+  /// had all results for its own tokens, and was done.
+  double start = 0, combined = 0, end = 0;
+  /// All marks of the kernel by name: points in time as above, then durations, a block's on
+  /// average.
+  std::vector<std::pair<std::string, double>> marks;
 };
 
 class TimedLayer {
