@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -138,13 +140,22 @@ class MoeBench {
     document_["rows"] = json::array();
     take_up();
     interrupted = 0;
-    const auto handler = [](int) { interrupted = 1; };
+    const auto handler = [](int) {
+      if (interrupted) std::_Exit(static_cast<int>(ErrorKind::kInterrupted));
+      interrupted = 1;
+    };
     const auto old_int = std::signal(SIGINT, handler), old_term = std::signal(SIGTERM, handler);
     const auto done = measure(plan);
     std::signal(SIGINT, old_int);
     std::signal(SIGTERM, old_term);
     document_["ok"] = done.ok();
-    if (!done) return console_.fail(done.error(), document_);
+    if (!done) {
+      const int code = console_.fail(done.error(), document_);
+      std::fflush(stdout);
+      // Behind a kernel that does not end an orderly exit waits for ever.
+      if (done.error().kind == ErrorKind::kTimeout) std::_Exit(code);
+      return code;
+    }
     if (options_.table == "kernel") {
       auto fit = fit_fused_times(*profile_, document_["rows"]);
       if (!fit) return console_.fail(fit.error(), document_);
@@ -373,7 +384,11 @@ class MoeBench {
       const MoeSchedule& s = ready.schedules[i];
       const bool chosen = predicted && i + 1 == ready.schedules.size();
       auto run = measure_run(plan, timed, s, way, cover);
-      if (!run) return run.error();
+      if (!run) {
+        Error error = run.error();
+        error.what += fmt::format(" ({}, {})", key_of(row), label(s));
+        return error;
+      }
       if (chosen) (*run)["asked"] = "auto";
       if (predicted && way == layout::MoeDispatch::kPerRank)
         (*run)["predicted_us"] = ready.predicted_us[i];
@@ -407,6 +422,7 @@ class MoeBench {
     }
     console_.text(fmt::format("{:<18} {:>12} {:>6} {}", layer.shape.name, layer.routing.text(),
                               layer.tokens, line));
+    std::fflush(stdout);
     return true;
   }
 

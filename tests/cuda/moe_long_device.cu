@@ -4,6 +4,7 @@
 //                                                   two GPUs
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -48,13 +49,14 @@ void many_launches(int ranks, int launches, std::uint64_t seed) {
   const Sizes all[] = {{"16 experts", ranks, 512, 256, 16, 4, 200},
                        {"8 experts, odd sizes", ranks, 768, 384, 8, 3, 333},
                        {"one expert a rank", ranks, 256, 128, ranks, 1, 500},
-                       {"128 experts", ranks, 1024, 256, 128, 8, 96}};
+                       {"128 experts", ranks, 1024, 256, 128, 8, 96},
+                       {"lingbot-video", ranks, 2048, 768, 128, 8, 1536}};
   std::mt19937_64 random(seed);
   for (const Sizes& z : all) {
     Bench b(z, random());
     double different = 0;
     int done = 0, checked = 0;
-    for (int routing = 0; done < launches / 4; ++routing) {
+    for (int routing = 0; done < launches / static_cast<int>(std::size(all)); ++routing) {
       route_somehow(b, z, random);
       for (int i = 0; i < 4; ++i, ++done) {
         must(b.layer().set_schedule(random_schedule(random), random() % 2 == 0

@@ -257,8 +257,7 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
   Ring<kTasks> tasks;
   StoreState state{group};
   Stopwatch issue, read;
-  for (;;) {
-    const int slot = tasks.index;
+  for (int slot = 0;; slot = (slot + 1) % kOtherStored) {
     const TileTask task = take_task(s.tiles, tasks);
     if (task.kind == TaskKind::kEnd) break;
     if (task.tokens <= group * kGroupRows) continue;

@@ -41,6 +41,13 @@ class GpuMemory {
       if (cudaSetDevice(gpu) == cudaSuccess) static_cast<void>(cudaFree(memory));
   }
 
+  /// Lets everything go without freeing it: a call that frees waits for kernels, and one hangs.
+  void abandon() {
+    memory_.clear();
+    streams_.clear();
+    events_.clear();
+  }
+
   /// `count` values as they are.
   template <class T>
   Result<T*> allocate(int gpu, std::int64_t count) {

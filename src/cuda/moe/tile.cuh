@@ -51,6 +51,7 @@ struct alignas(16) TileTask {
 };
 
 inline constexpr int kTasks = 2;
+inline constexpr int kOtherStored = 2 * kTasks;
 
 /// Lies at a multiple of 1024 bytes.
 struct alignas(128) TileShared {
@@ -66,9 +67,11 @@ struct alignas(128) TileShared {
   std::uint64_t task_empty[kTasks];         ///< the warpgroups and the store warps have read it
   std::uint64_t staged[kMathGroups];        ///< a warpgroup's result is in staging
   std::uint64_t staging_free[kMathGroups];  ///< its store warp has read it
-  /// The second warpgroup's half of a Linear-1 tile is in memory. By task: its store warp can be a
-  /// tile ahead of the first one.
-  std::uint64_t other_stored[kTasks];
+  /// The second warpgroup's half of a Linear-1 tile is in memory. A tile in turn: its store warp
+  /// can be two tiles ahead of the first one (which has taken the task of tile i when tile i +
+  /// kTasks is put up), and a barrier that completes two phases before one is waited for is never
+  /// seen.
+  std::uint64_t other_stored[kOtherStored];
 };
 static_assert(sizeof(TileShared::a[0]) % 1024 == 0 && sizeof(TileShared::b[0][0]) % 1024 == 0 &&
                   sizeof(TileShared::staging[0]) % 1024 == 0,
@@ -86,8 +89,8 @@ __device__ inline void init_barriers(TileShared& s) {
   for (int i = 0; i < kTasks; ++i) {
     ptx::mbarrier_init(&s.task_full[i], 1);
     ptx::mbarrier_init(&s.task_empty[i], kMathWarps + kMathGroups);
-    ptx::mbarrier_init(&s.other_stored[i], 1);
   }
+  for (int i = 0; i < kOtherStored; ++i) ptx::mbarrier_init(&s.other_stored[i], 1);
   for (int i = 0; i < kMathGroups; ++i) {
     ptx::mbarrier_init(&s.staged[i], 4);
     ptx::mbarrier_init(&s.staging_free[i], 1);

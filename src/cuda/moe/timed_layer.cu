@@ -1,8 +1,10 @@
 #include "cuda/moe/timed_layer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <thread>
 
 #include "cuda/moe/block.cuh"
 #include "cuda/moe/cublas_gemm.hpp"
@@ -20,6 +22,12 @@ constexpr std::int64_t kFlushBytes = 120 << 20;
 
 class GpuTimedLayer : public TimedLayer {
  public:
+  ~GpuTimedLayer() override {
+    if (!hung_) return;
+    if (layer_) new Layer(std::move(*layer_));
+    memory_.abandon();
+  }
+
   Result<bool> open(layout::MoeConfig config, std::uint64_t seed) {
     int sms = 0;
     XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
@@ -38,7 +46,7 @@ class GpuTimedLayer : public TimedLayer {
       streams_.push_back(ranks_[r].stream);
     }
     // A launch takes milliseconds; what waits for seconds hangs.
-    const Limits limits{std::chrono::seconds(20), std::chrono::seconds(5)};
+    const Limits limits{std::chrono::seconds(5), std::chrono::seconds(2)};
     auto layer =
         Layer::create(std::vector<layout::MoeConfig>(ranks_.size(), config), gpus, weights, limits);
     if (!layer) return layer.error();
@@ -73,6 +81,7 @@ class GpuTimedLayer : public TimedLayer {
     XSTAGE_TRY(layer_->set_schedule(what.schedule, what.dispatch));
     auto times = take_times(what.warm_up, what.launches, what.cold,
                             [&] { return layer_->launch(inputs_, streams_); });
+    if (!times) return times;
     XSTAGE_TRY(layer_->finish(streams_));
     return times;
   }
@@ -89,6 +98,7 @@ class GpuTimedLayer : public TimedLayer {
       XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
     }
     for (int i = 0; i < what.launches; ++i) XSTAGE_TRY(layer_->launch(inputs, streams_));
+    XSTAGE_TRY(wait_idle());
     XSTAGE_TRY(layer_->finish(streams_));
     LaunchPhases out;
     for (const char* name : kMarkNames) out.marks.emplace_back(name, 0.0);
@@ -296,6 +306,25 @@ class GpuTimedLayer : public TimedLayer {
     return true;
   }
 
+  /// Until all streams are idle, but not for ever: waits inside a kernel have their limits, unless
+  /// the kernel is wrong.
+  Result<bool> wait_idle() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      for (cudaError_t code; (code = cudaStreamQuery(streams_[r])) != cudaSuccess;) {
+        if (code != cudaErrorNotReady) XSTAGE_CUDA_TRY(code);
+        if (std::chrono::steady_clock::now() > end) {
+          hung_ = true;
+          return Error{ErrorKind::kTimeout, "a kernel does not end", "gpu", std::to_string(r),
+                       "15 s for all launches of one measurement"};
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    }
+    return true;
+  }
+
   /// Times of what `launch` starts on every rank's stream, the slowest rank's; all ranks have
   /// queued their launches before the first one is waited for.
   Result<std::vector<double>> take_times(int warm_up, int launches, bool cold,
@@ -315,10 +344,10 @@ class GpuTimedLayer : public TimedLayer {
         XSTAGE_CUDA_TRY(cudaEventRecord(ranks_[r].end[static_cast<std::size_t>(i)], streams_[r]));
       }
     }
+    XSTAGE_TRY(wait_idle());
     std::vector<double> out(static_cast<std::size_t>(launches), 0);
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
-      XSTAGE_CUDA_TRY(cudaStreamSynchronize(streams_[r]));
       for (std::size_t i = 0; i < out.size(); ++i) {
         float ms = 0;
         XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, ranks_[r].begin[i], ranks_[r].end[i]));
@@ -328,6 +357,7 @@ class GpuTimedLayer : public TimedLayer {
     return out;
   }
 
+  bool hung_ = false;
   GpuMemory memory_;
   std::vector<Rank> ranks_;
   std::vector<RankInput> inputs_;
