@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/moe.md and docs/moe_sweep.md from results/moe_*.json.
+"""Writes the MoE tables of docs/moe.md, moe_sweep.md and performance.md from results/moe_*.json.
 
 usage: moe_tables.py [--check]
 
@@ -126,7 +126,48 @@ def summary():
                f"{sum(e <= 0.08 for e in sizes)} within 8 %, {sum(e <= 0.2 for e in sizes)} within 20 %.")
 
 
-PAGES = {"moe.md": {"peers": peers, "summary": summary, "ways": ways}, "moe_sweep.md": {"sweep": sweep}}
+# µs that the layers are to reach at 1024 tokens (weights read once, and what cannot overlap).
+WANTED_1024 = {"lingbot-video": 170, "hy3": 670, "qwen3.5-397b": 940, "deepseek-v4-flash": 940, "glm-5": 1410,
+               "deepseek-v4-pro": 3200}
+
+
+def gemm_alone():
+    """A peer's grouped GEMM of both linears, one GPU, no communication."""
+    return {(row["layer"], row["tokens"]): row["linear1"] + row["linear2"]
+            for row in load("data", "h200x2", "peers.json")["grouped_gemm_alone_us"]["rows"]}
+
+
+def floors():
+    yield "| what | measured | floor | target | |"
+    yield "| --- | --- | --- | --- | --- |"
+
+    def line(what, measured, floor, target, lower_is_better=True, digits=0):
+        better = (lambda a, b: a <= b) if lower_is_better else (lambda a, b: a >= b)
+        word = "target met" if better(measured, target) else "floor met, target missed" if better(measured, floor) else "**missed**"
+        sign = "≤" if lower_is_better else "≥"
+        return f"| {what} | {measured:.{digits}f} | {sign} {floor:.{digits}f} | {sign} {target:.{digits}f} | {word} |"
+
+    peer, alone, ratios = peer_times(), gemm_alone(), {}
+    for row in load("results", "moe_peers.json")["rows"]:
+        shape, tokens = row["layer"]["shape"], row["layer"]["tokens"]
+        auto = median(runs_of(row)[1])
+        ratios.setdefault(tokens, []).append(peer[shape, tokens] / auto)
+        target = WANTED_1024[shape] if tokens == 1024 else 1.2 * max(alone[shape, tokens], row["link_us"])
+        yield line(f"{shape}, {tokens} tokens, µs", auto, peer[shape, tokens], target)
+    yield line("geometric mean over the peer, 8192 tokens", geometric_mean(ratios[8192]), 1.15, 1.45, False, 3)
+    rows = list(sweep_numbers())
+    for n in rows:
+        layer = n["layer"]
+        if (layer["shape"], layer["routing"], layer["tokens"]) == ("lingbot-video", "remote:0.875", 8192):
+            bound = max(alone["lingbot-video", 8192], n["link"])
+            yield line("lingbot-video, 7/8 of the rows remote, over the larger of products alone and link",
+                       median(n["auto"]) / bound, 1.25, 1.1, True, 2)
+    yield line("`auto` over the fastest schedule, worst of all rows", max(n["over_best"] for n in rows), 1.02, 1.01, True, 3)
+    errors = [abs(e) for n in rows for e, _ in n["errors"]]
+    yield line("predicted against measured, worst of all runs, %", 100 * max(errors), 20, 8, True, 1)
+
+
+PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "ways": ways}, "moe_sweep.md": {"sweep": sweep}}
 
 
 def main():

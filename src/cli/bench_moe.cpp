@@ -44,6 +44,7 @@ struct BenchMoeOptions {
   std::string dispatch = "per-rank";
   int launches = 0;
   bool cold = false;
+  bool predict = false;
   std::string profile, kernel_times;
   std::string out;
 };
@@ -131,13 +132,15 @@ class MoeBench {
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
           document_);
     probe_output(options_.out);
-    if (const auto why = describe_node(plan.layers.front().ranks, document_))
-      return console_.fail(*why, document_);
+    if (!options_.predict)
+      if (const auto why = describe_node(plan.layers.front().ranks, document_))
+        return console_.fail(*why, document_);
     profile_ = profile_or_shipped(options_.profile);
     times_ = kernel_times_or_shipped(options_.kernel_times);
     document_["profile"] = reference(*profile_);
     document_["table"] = options_.table.empty() ? json() : json(options_.table);
     document_["rows"] = json::array();
+    if (options_.predict) return predict(plan);
     take_up();
     interrupted = 0;
     const auto handler = [](int) {
@@ -241,10 +244,44 @@ class MoeBench {
       return bad_input("no such table", "--table", options_.table,
                        "peers, sweep, kernel, ep8, mechanism");
     }
+    if (options_.predict && options_.table == "kernel")
+      return bad_input("predictions rest on this table", "--predict", "--table kernel",
+                       "another table");
     if (!options_.leads.empty()) plan.leads = options_.leads;
     if (options_.launches > 0) plan.launches = options_.launches;
     plan.cold = plan.cold || options_.cold;
     return plan;
+  }
+
+  /// The predictions alone; needs no GPU.
+  int predict(const Plan& plan) {
+    std::vector<std::optional<Result<Prepared>>> rows(plan.layers.size());
+    in_parallel(rows.size(), [&](std::size_t i) { rows[i] = prepare(plan, plan.layers[i]); });
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!*rows[i]) return console_.fail(rows[i]->error(), document_);
+      const Prepared& ready = **rows[i];
+      json row = {{"layer", to_json(plan.layers[i])},
+                  {"remote_share", ready.routing.remote_share()},
+                  {"link_us", ready.link_us},
+                  {"auto", ready.choice},
+                  {"runs", json::array()}};
+      std::string line;
+      for (std::size_t j = 0; j < ready.predicted_us.size(); ++j) {
+        const bool chosen = j + 1 == ready.schedules.size();
+        row["runs"].push_back(
+            {{"schedule", label(ready.schedules[j])}, {"predicted_us", ready.predicted_us[j]}});
+        if (chosen) row["runs"].back()["asked"] = "auto";
+        line += fmt::format(" {}{} ({:.0f})", chosen ? "auto: " : "", label(ready.schedules[j]),
+                            ready.predicted_us[j]);
+      }
+      document_["rows"].push_back(std::move(row));
+      console_.text(fmt::format("{:<18} {:>12} {:>6} {}", plan.layers[i].shape.name,
+                                plan.layers[i].routing.text(), plan.layers[i].tokens, line));
+    }
+    document_["ok"] = true;
+    if (auto kept = keep(); !kept) return console_.fail(kept.error(), document_);
+    console_.document(document_);
+    return 0;
   }
 
   static std::string key_of(const json& row) {
@@ -287,10 +324,8 @@ class MoeBench {
     std::vector<std::size_t> wanted;
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
       if (!done_.contains(key_of({{"layer", to_json(plan.layers[i])}}))) wanted.push_back(i);
-    const layout::MoeConfig tiles = moe::kernel_tiles();
-    Preparation prepared(wanted, plan.layers.size(), [&plan, tiles, this](std::size_t i) {
-      return prepare(plan, plan.layers[i], tiles);
-    });
+    Preparation prepared(wanted, plan.layers.size(),
+                         [&plan, this](std::size_t i) { return prepare(plan, plan.layers[i]); });
     for (std::size_t i = 0; i < plan.layers.size();) {
       std::size_t end = i;
       std::int64_t most = 0;
@@ -309,13 +344,13 @@ class MoeBench {
   }
 
   /// Without GPUs.
-  Result<Prepared> prepare(const Plan& plan, const MoeLayer& layer, layout::MoeConfig tiles) const {
+  Result<Prepared> prepare(const Plan& plan, const MoeLayer& layer) const {
     auto routing = layer.make_routing();
     if (!routing) return routing.error();
     Prepared out;
     out.routing = std::move(*routing);
     const auto tiling = schedule::moe_tiling(layer.shape.hidden, layer.shape.intermediate,
-                                             tiles.block_m, tiles.block_n);
+                                             sim::kFusedBlockM, sim::kFusedBlockN);
     out.schedules.push_back(MoeSchedule::wave(schedule::wave_group(
         layer.tokens * layer.ranks * layer.shape.topk, layer.shape.experts,
         static_cast<std::int32_t>(layer.experts_local()), tiling, profile_->node.sms)));
@@ -348,6 +383,13 @@ class MoeBench {
     config.format = first.weights;
     auto timed = moe::open_timed_layer(config, first.seed);
     if (!timed) return timed.error();
+    if ((*timed)->layout().tiling != schedule::moe_tiling(config.hidden, config.intermediate,
+                                                          sim::kFusedBlockM, sim::kFusedBlockN))
+      return Error{ErrorKind::kCheckFailed,
+                   "the kernel's tiles are not those of its predictions",
+                   {},
+                   {},
+                   {}};
     for (std::size_t i = begin; i < end; ++i) {
       json row = {{"layer", to_json(plan.layers[i])}};
       if (done_.contains(key_of(row))) continue;
@@ -556,6 +598,7 @@ void add_bench_moe(CLI::App& bench, Session& session) {
       ->capture_default_str();
   app->add_option("--launches", options->launches, "Launches measured (0: as the table says)");
   app->add_flag("--cold", options->cold, "Also with an L2 that was overwritten before each launch");
+  app->add_flag("--predict", options->predict, "Only what the plan expects; needs no GPU");
   app->add_option("--profile", options->profile, "Profile of the node (default: the shipped one)");
   app->add_option("--kernel-times", options->kernel_times,
                   "What --table kernel wrote on this node (default: the shipped one)");

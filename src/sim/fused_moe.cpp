@@ -5,11 +5,6 @@
 #include <algorithm>
 
 namespace xstage::sim {
-namespace {
-
-constexpr std::int32_t kBlockM = 128, kBlockN = 256;  // the fused kernel's tile
-
-}  // namespace
 
 Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                   const MoeLayerSpec& layer, const MoeTraffic& traffic) {
@@ -17,8 +12,8 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
   out.times = plan::times_of(times, layer.name, layer.hidden, layer.intermediate);
   MoeOptions options;
   options.store.mechanism = model::Mechanism::kTmaBulk;
-  options.block_m = kBlockM;
-  options.block_n = kBlockN;
+  options.block_m = kFusedBlockM;
+  options.block_n = kFusedBlockN;
   options.claimed = true;
   auto setup = set_up_moe(profile, layer, traffic, options);
   if (!setup) return setup.error();

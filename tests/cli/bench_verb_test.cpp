@@ -42,6 +42,15 @@ TEST(BenchMoe, WithoutAGpuItSaysWhatIsMissing) {
   }
 }
 
+TEST(BenchMoe, PredictionsNeedNoGpu) {
+  const auto one = document(xstage(bench({"--predict", "--tokens", "512", "--json"})));
+  ASSERT_TRUE(one.is_object());
+  ASSERT_EQ(one["rows"].size(), 1u);
+  EXPECT_GE(one["rows"][0]["runs"].size(), 3u);
+  for (const auto& run : one["rows"][0]["runs"]) EXPECT_GT(run["predicted_us"].get<double>(), 10);
+  expect_failure({"bench", "moe", "--table", "kernel", "--predict"}, 2);
+}
+
 TEST(RunMoe, OnGpusWithoutAGpuItSaysWhatIsMissing) {
   const Outcome outcome = xstage({"run", "moe", "--backend", "cuda", "--shape", "lingbot-video",
                                   "--schedule", "auto", "--json"});

@@ -12,6 +12,9 @@
 
 namespace xstage::sim {
 
+/// The fused kernel's tile: tokens, and weight rows.
+inline constexpr std::int32_t kFusedBlockM = 128, kFusedBlockN = 256;
+
 /// One layer with one routing, ready to be predicted.
 struct FusedMoe {
   MoeSetup setup;

@@ -17,8 +17,6 @@ Result<std::unique_ptr<HostLayer>> open_host_layer(layout::MoeConfig, const Host
   return no_kernels();
 }
 
-layout::MoeConfig kernel_tiles() { return {}; }
-
 Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig, std::uint64_t) {
   return no_kernels();
 }

@@ -367,8 +367,6 @@ class GpuTimedLayer : public TimedLayer {
 
 }  // namespace
 
-layout::MoeConfig kernel_tiles() { return with_tiles({}, 1); }
-
 Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig config, std::uint64_t seed) {
   auto layer = std::make_unique<GpuTimedLayer>();
   if (auto done = layer->open(config, seed); !done) return done.error();

@@ -15,9 +15,6 @@
 
 namespace xstage::moe {
 
-/// The tile sizes of the fused kernel, the only fields that are set.
-layout::MoeConfig kernel_tiles();
-
 /// Where a rank's tokens go.
 struct TimedRouting {
   std::int64_t tokens = 0;
