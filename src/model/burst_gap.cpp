@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 
 namespace xstage::model {
@@ -20,6 +21,58 @@ double lerp_us(const CurvePoint& a, const CurvePoint& b, double bytes) {
 
 std::int64_t round_up(std::int64_t bytes, std::int64_t pass) {
   return pass > 0 ? (bytes + pass - 1) / pass * pass : bytes;
+}
+
+/// What an SM itself holds of a burst when the clock after its last store is read.
+double held_by_sm(const MechanismProfile& mechanism, const Capacity& capacity, std::int64_t bytes) {
+  const std::int64_t pass = mechanism.pass_bytes();
+  return capacity.sm_bytes +
+         std::min(static_cast<double>(last_pass_bytes(bytes, pass)), capacity.last_pass_max_bytes) +
+         capacity.lag_passes * static_cast<double>(pass);
+}
+
+/// Rates of one SM of each class where bursts of SMs of one group overlap by chance. While the link
+/// saturates, a group is served at no more than `level`: an SM that has its group to itself then
+/// issues as after an isolated burst, and with its mates it waits for their bursts, too. The level
+/// is the one at which all together take what the link gives.
+std::vector<double> overlapping_rates(const MechanismProfile& mechanism,
+                                      const std::vector<GroupClass>& classes, std::int64_t bytes,
+                                      double issue0_us, double gap_us, double drain_gb_s) {
+  const auto size = static_cast<double>(bytes);
+  const double held_alone = mechanism.capacity ? held_by_sm(mechanism, *mechanism.capacity, bytes) +
+                                                     mechanism.capacity->group_bytes
+                                               : size;
+  const double spread_bytes =
+      mechanism.loop->overlap_factor * std::max(0.0, size - mechanism.loop->overlap_bytes);
+  std::vector<double> rate(classes.size());
+  const auto total_at = [&](double level) {
+    const double alone_us =
+        std::max(issue0_us, drain_us(size - held_alone, std::min(level, mechanism.sm_rate_gb_s)));
+    double total = 0;
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      const int sms = classes[i].sms;
+      const double period = expected_issue_us(alone_us + gap_us, drain_us(sms * size, level),
+                                              drain_us(spread_bytes * std::sqrt(sms - 1.0), level));
+      rate[i] = size / (1000.0 * period);
+      total += rate[i] * classes[i].producers();
+    }
+    return total;
+  };
+  // Where nothing of it is felt the link has room for all.
+  constexpr double kNoLimit = 1e6;
+  double high = kNoLimit * drain_gb_s;
+  if (total_at(high) <= drain_gb_s) {
+    std::fill(rate.begin(), rate.end(), size / (1000.0 * (issue0_us + gap_us)));
+    return rate;
+  }
+  double low = 1e-3 * drain_gb_s;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(low * high);
+    (total_at(middle) > drain_gb_s ? high : low) = middle;
+  }
+  const double total = total_at(low);
+  for (double& r : rate) r *= drain_gb_s / total;
+  return rate;
 }
 
 Regime regime_of(double issue0, double gap, double drain, double backlog,
@@ -107,6 +160,14 @@ double expected_wait_us(double gap, double mean, int shape) {
   return gap * (1 - below_shape) + mean * below_next;
 }
 
+double expected_issue_us(double issue0, double mean, double deviation) {
+  if (deviation <= 0) return std::max(issue0, mean);
+  const double z = (mean - issue0) / deviation;
+  const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
+  const double below = std::erfc(-z / std::numbers::sqrt2) / 2;
+  return issue0 + deviation * std::max(0.0, density + z * below);
+}
+
 std::int64_t last_pass_bytes(std::int64_t bytes, std::int64_t pass_bytes) {
   if (pass_bytes <= 0) return 0;
   const std::int64_t rest = bytes % pass_bytes;
@@ -127,7 +188,9 @@ Steady steady(const MechanismProfile& mechanism, const std::vector<GroupClass>& 
   const double unlimited_us = out.issue0_us + out.gap_us;
   const double demand = static_cast<double>(bytes) / (1000.0 * unlimited_us);
   const std::vector<double> rate =
-      max_min_share(classes, std::vector<double>(classes.size(), demand), drain_gb_s);
+      loop.overlap_factor > 0
+          ? overlapping_rates(mechanism, classes, bytes, out.issue0_us, out.gap_us, drain_gb_s)
+          : max_min_share(classes, std::vector<double>(classes.size(), demand), drain_gb_s);
   // What is left in the SM are stores of the last pass: of a partial pass there is less.
   double residue = std::min(static_cast<double>(bytes), loop.residue_bytes);
   if (const std::int64_t pass = mechanism.pass_bytes(); pass > 0)
@@ -164,27 +227,40 @@ Isolated isolated(const MechanismProfile& mechanism, const Capacity& capacity,
   out.issue0_us = staircase_us(mechanism.isolated_issue, bytes, mechanism.pass_bytes());
   out.class_issue_us.assign(n, out.issue0_us);
 
-  // Every group drains at its share. A class has issued its burst when what is left fits into the
-  // capacity of its SMs; it goes on taking its share until all is drained.
-  const double held_in_sm =
-      capacity.sm_bytes +
-      std::min(static_cast<double>(last_pass_bytes(bytes, mechanism.pass_bytes())),
-               capacity.last_pass_max_bytes);
+  // Every group drains at its share, once the link's own buffer is full. A class has issued its
+  // burst when what is left fits into the capacity of its SMs; it goes on taking its share until
+  // all is drained.
+  const double held_in_sm = held_by_sm(mechanism, capacity, bytes);
   std::vector<double> left(n, static_cast<double>(bytes));
   std::vector<double> held(n);
   std::vector<double> demand(n, mechanism.sm_rate_gb_s);
   for (std::size_t i = 0; i < n; ++i) held[i] = held_in_sm + capacity.group_bytes / classes[i].sms;
   std::vector<double> until(n);
+  std::vector<double> share = max_min_share(classes, demand, drain_gb_s);
+  // When the mean SM of a class has issued, and the rate at which it drains then; a class whose
+  // burst fits would have done so before the start.
+  std::vector<double> issued_us(n), rate_then = share;
+  for (std::size_t i = 0; i < n; ++i)
+    issued_us[i] = model::drain_us(static_cast<double>(bytes) - held[i], share[i]);
+  double link_left = capacity.link_bytes;
   double now = 0;
   while (true) {
-    const std::vector<double> rate = max_min_share(classes, demand, drain_gb_s);
+    share = max_min_share(classes, demand, drain_gb_s);
     double step = std::numeric_limits<double>::infinity();
+    double excess = -drain_gb_s;
+    for (std::size_t i = 0; i < n; ++i) excess += demand[i] * classes[i].producers();
+    const bool link_fills = link_left > 0 && excess > 0;
+    if (link_fills) step = model::drain_us(link_left, excess);
+    const double link_full = step;
+    const std::vector<double>& rate = link_fills ? demand : share;
+    bool draining = false;
     for (std::size_t i = 0; i < n; ++i) {
       if (demand[i] <= 0) continue;
+      draining = true;
       until[i] = model::drain_us(left[i] > held[i] ? left[i] - held[i] : left[i], rate[i]);
       step = std::min(step, until[i]);
     }
-    if (!std::isfinite(step)) break;
+    if (!draining) break;
     now += step;
     for (std::size_t i = 0; i < n; ++i) {
       if (demand[i] <= 0) continue;
@@ -192,11 +268,21 @@ Isolated isolated(const MechanismProfile& mechanism, const Capacity& capacity,
         left[i] -= 1000.0 * rate[i] * step;
       } else if (left[i] > held[i]) {
         left[i] = held[i];  // exactly, so that every round ends something
-        out.class_issue_us[i] = std::max(out.issue0_us, now);
+        issued_us[i] = now;
+        rate_then[i] = share[i];
       } else {
         demand[i] = 0;
       }
     }
+    if (link_fills) link_left = step >= link_full ? 0 : link_left - 1000.0 * excess * step;
+  }
+  // What does not fit into the SM itself goes through stages that it shares with others, in grains
+  // and in no fixed order.
+  for (std::size_t i = 0; i < n; ++i) {
+    const double shared = std::max(0.0, static_cast<double>(bytes) - held_in_sm);
+    const double deviation =
+        shared > 0 ? model::drain_us(std::sqrt(shared * capacity.grain_bytes), rate_then[i]) : 0;
+    out.class_issue_us[i] = expected_issue_us(out.issue0_us, issued_us[i], deviation);
   }
   double sum = 0;
   int producers = 0;
@@ -210,12 +296,10 @@ Isolated isolated(const MechanismProfile& mechanism, const Capacity& capacity,
 
 double capacity_bytes(const MechanismProfile& mechanism, const Capacity& capacity,
                       const std::vector<GroupClass>& classes, std::int64_t bytes) {
-  const double last = std::min(static_cast<double>(last_pass_bytes(bytes, mechanism.pass_bytes())),
-                               capacity.last_pass_max_bytes);
+  const double held = held_by_sm(mechanism, capacity, bytes);
   double total = 0;
-  for (const GroupClass& c : classes)
-    total += c.groups * (c.sms * (capacity.sm_bytes + last) + capacity.group_bytes);
-  return total;
+  for (const GroupClass& c : classes) total += c.groups * (c.sms * held + capacity.group_bytes);
+  return total + capacity.link_bytes;
 }
 
 Result<Prediction> predict(const Profile& profile, const Workload& w) {

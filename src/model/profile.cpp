@@ -54,11 +54,16 @@ json mechanism_json(const MechanismProfile& m) {
                    {"gap_overhead_us", m.loop->gap_overhead_us},
                    {"residue_bytes", m.loop->residue_bytes},
                    {"residue_offset_us", m.loop->residue_offset_us},
-                   {"residue_shape", m.loop->residue_shape}};
+                   {"residue_shape", m.loop->residue_shape},
+                   {"overlap_factor", m.loop->overlap_factor},
+                   {"overlap_bytes", m.loop->overlap_bytes}};
   if (m.capacity)
     out["capacity"] = {{"sm_bytes", m.capacity->sm_bytes},
                        {"group_bytes", m.capacity->group_bytes},
                        {"last_pass_max_bytes", m.capacity->last_pass_max_bytes},
+                       {"lag_passes", m.capacity->lag_passes},
+                       {"link_bytes", m.capacity->link_bytes},
+                       {"grain_bytes", m.capacity->grain_bytes},
                        {"producers", m.capacity->producers}};
   return out;
 }
@@ -184,13 +189,22 @@ MechanismProfile read_mechanism(const Object& in) {
     cost.residue_bytes = loop.number("residue_bytes", 0, 1e9);
     cost.residue_offset_us = loop.number("residue_offset_us", 0, 1e3);
     cost.residue_shape = static_cast<int>(loop.integer("residue_shape", 1, 1000));
+    // Profiles of earlier fits lack these two.
+    if (!loop.absent("overlap_factor")) cost.overlap_factor = loop.number("overlap_factor", 0, 1e3);
+    if (!loop.absent("overlap_bytes")) cost.overlap_bytes = loop.number("overlap_bytes", 0, 1e9);
     m.loop = cost;
   }
   if (!in.absent("capacity")) {
     const Object capacity = in.object("capacity");
-    m.capacity = Capacity{
-        capacity.number("sm_bytes", 0, 1e12), capacity.number("group_bytes", 0, 1e12),
-        capacity.number("last_pass_max_bytes", 0, 1e9), capacity.integers("producers", 1, 1024)};
+    Capacity& c = m.capacity.emplace();
+    c.sm_bytes = capacity.number("sm_bytes", 0, 1e12);
+    c.group_bytes = capacity.number("group_bytes", 0, 1e12);
+    c.last_pass_max_bytes = capacity.number("last_pass_max_bytes", 0, 1e9);
+    // Profiles of earlier fits lack these three.
+    if (!capacity.absent("lag_passes")) c.lag_passes = capacity.number("lag_passes", 0, 1e3);
+    if (!capacity.absent("link_bytes")) c.link_bytes = capacity.number("link_bytes", 0, 1e12);
+    if (!capacity.absent("grain_bytes")) c.grain_bytes = capacity.number("grain_bytes", 0, 1e9);
+    c.producers = capacity.integers("producers", 1, 1024);
   }
   m.undetermined = in.texts("undetermined");
   return m;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cuda/fake_prober.hpp"
+#include "cuda/probe/between_gpus.hpp"
 #include "cuda/probe/calibration.hpp"
 
 namespace xstage::probe {
@@ -159,7 +160,7 @@ TEST(Plan, FullCoversEveryMechanismDirectionAndControl) {
   ProbeNode node;
   node.gpus = 4;
   node.sms = 132;
-  int local = 0, both = 0, pairs = 0, to_one = 0;
+  int local = 0, both = 0;
   std::map<model::Mechanism, int> mechanisms;
   for (const Stage& stage : calibration_plan(node, {}))
     for (const PlannedRun& planned : stage.runs) {
@@ -167,14 +168,75 @@ TEST(Plan, FullCoversEveryMechanismDirectionAndControl) {
       const auto& flows = planned.run.flows;
       local += flows[0].targets[0] == flows[0].source ? 1 : 0;
       both += flows.size() == 2 ? 1 : 0;
-      pairs += stage.name.starts_with("every pair") && flows.size() == 1 ? 1 : 0;
-      to_one += flows.size() == 3 ? 1 : 0;
     }
   EXPECT_EQ(mechanisms.size(), 4u);
   EXPECT_GT(local, 0);
   EXPECT_GT(both, 0);
-  EXPECT_EQ(pairs, 12);
-  EXPECT_EQ(to_one, 4);
+}
+
+// A switch: every GPU sends and receives at most the node's rate, and shares fairly.
+TEST(BetweenGpus, EveryPatternOfFourAndEightHasItsRatesAndCapacities) {
+  for (const int gpus : {2, 4, 8}) {
+    FakeProber prober(gpus);
+    const nlohmann::json found = between_gpus(prober);
+    const double rate = FakeProber::kRate * 1e-3;
+    ASSERT_EQ(found["pairs"].size(), static_cast<std::size_t>(gpus * (gpus - 1)));
+    for (const auto& pair : found["pairs"]) {
+      EXPECT_NEAR(pair["aggregate_gb_per_s"].get<double>(), rate, 0.01 * rate);
+      EXPECT_NEAR(pair["sources"][0]["capacity_bytes"].get<double>(),
+                  FakeProber::kCapacity * prober.node().sms, 2e3);
+    }
+    ASSERT_EQ(found["all_to_one"].size(), gpus > 2 ? static_cast<std::size_t>(gpus) : 0u);
+    for (const auto& one : found["all_to_one"]) {
+      EXPECT_EQ(one["sources"].size(), static_cast<std::size_t>(gpus - 1));
+      EXPECT_NEAR(one["aggregate_gb_per_s"].get<double>(), rate, 0.01 * rate);
+      for (const auto& source : one["sources"]) {
+        EXPECT_NE(source["from"], one["to"]);
+        EXPECT_NEAR(source["gb_per_s"].get<double>(), rate / (gpus - 1), 0.01 * rate);
+        EXPECT_NEAR(source["capacity_bytes"].get<double>(),
+                    FakeProber::kCapacity * prober.node().sms, 2e3);
+      }
+    }
+    const auto& all = found["all_to_all"];
+    ASSERT_EQ(all["sources"].size(), static_cast<std::size_t>(gpus));
+    EXPECT_NEAR(all["aggregate_gb_per_s"].get<double>(), gpus * rate, 0.01 * gpus * rate);
+    for (const auto& source : all["sources"]) {
+      ASSERT_EQ(source["peers"].size(), static_cast<std::size_t>(gpus - 1));
+      double sum = 0;
+      for (const auto& peer : source["peers"]) {
+        EXPECT_NE(peer["to"], source["from"]);
+        sum += peer["gb_per_s"].get<double>();
+      }
+      EXPECT_NEAR(sum, source["gb_per_s"].get<double>(), 1e-6 * rate);
+    }
+  }
+}
+
+TEST(BetweenGpus, APatternThatFailsLeavesTheOthers) {
+  FakeProber prober(4);
+  prober.fault = [](int run) -> std::optional<Error> {
+    if (run == 3) return Error{ErrorKind::kTimeout, "a wait ran out", {}, {}, {}};
+    return std::nullopt;
+  };
+  const nlohmann::json found = between_gpus(prober);
+  ASSERT_EQ(found["pairs"].size(), 12u);
+  EXPECT_TRUE(found["pairs"][1].contains("error"));
+  EXPECT_EQ(found["pairs"][1]["to"], 2);
+  EXPECT_FALSE(found["pairs"][2].contains("error"));
+  EXPECT_TRUE(found["all_to_all"].contains("sources"));
+}
+
+TEST(Calibration, OfFourGpusHasAllPatternsAndOneProfile) {
+  FakeProber prober(4);
+  const std::atomic<bool> stop{false};
+  CalibrationOptions options;
+  options.depth = Depth::kQuick;
+  const Calibration done = calibrate(prober, options, {}, stop);
+  ASSERT_FALSE(done.error) << done.error->message();
+  ASSERT_TRUE(done.fit);
+  EXPECT_EQ(done.fit->profile.node.gpus, 4);
+  EXPECT_EQ(done.findings["between_gpus"]["all_to_one"].size(), 4u);
+  EXPECT_EQ(done.findings["sm_groups"].size(), 4u);
 }
 
 }  // namespace

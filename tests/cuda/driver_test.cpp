@@ -86,6 +86,23 @@ TEST(Driver, TwoGpusThatReachEachOther) {
   EXPECT_EQ(error->allowed, "0 to 1");
 }
 
+TEST(Driver, FourAndEightGpusAreLookedAtPairByPair) {
+  for (const int gpus : {4, 8}) {
+    FakeDriver driver;
+    for (int i = 0; i < gpus; ++i) driver.gpus.push_back(hopper(i));
+    const NodeState node = look_around(driver);
+    EXPECT_EQ(node.pairs.size(), static_cast<std::size_t>(gpus * (gpus - 1)));
+    EXPECT_FALSE(why_not_calibrate(node, {}));
+    EXPECT_FALSE(why_not_calibrate(node, {0, gpus - 1}));
+    EXPECT_TRUE(why_not_calibrate(node, {0, gpus}));
+    // One GPU in slices rules out a calibration that uses it, and no other.
+    driver.gpus[1].mig = true;
+    const NodeState sliced = look_around(driver);
+    EXPECT_TRUE(why_not_calibrate(sliced, {}));
+    EXPECT_FALSE(why_not_calibrate(sliced, {0, 2}));
+  }
+}
+
 TEST(Driver, PairWithoutPeerAccessIsNamedWithItsReason) {
   FakeDriver driver;
   driver.gpus = {hopper(0), hopper(1)};

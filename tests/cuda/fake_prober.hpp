@@ -11,8 +11,8 @@ namespace xstage::probe {
 
 class FakeProber final : public Prober {
  public:
-  FakeProber() {
-    node_.gpus = 2;
+  explicit FakeProber(int gpus = 2) {
+    node_.gpus = gpus;
     node_.sms = 8;
     node_.nominal_ghz = 2;
     node_.gpu_name = "fake";
@@ -33,12 +33,19 @@ class FakeProber final : public Prober {
       if (const auto error = fault(runs)) return *error;
     std::vector<FlowRecords> out;
     for (const Flow& flow : run.flows) {
+      // A receiver that several send to at once is shared by them.
+      double senders = 0;
+      for (const Flow& other : run.flows)
+        for (const int target : other.targets)
+          if (target == flow.targets.front())
+            senders += 1.0 / static_cast<double>(other.targets.size());
+      const double rate = kRate / std::max(1.0, senders);
       const int k = flow.sms.empty() ? run.producers : static_cast<int>(flow.sms.size());
       const double issue0 = 0.1 + run.bytes / 50e3, volume = k * static_cast<double>(run.bytes);
-      const double drain = volume / kRate;
+      const double drain = volume / rate;
       const bool window = run.kind == RunKind::kWindow;
       const double issue = window ? std::max(issue0, drain - run.gap_us)
-                                  : std::max(issue0, (volume - kCapacity * k) / kRate);
+                                  : std::max(issue0, (volume - kCapacity * k) / rate);
       const double period = window ? std::max(issue0 + run.gap_us + 0.1, drain) : drain + 10;
       out.push_back(records(flow, k, issue, period, clock(runs)));
     }
@@ -50,7 +57,8 @@ class FakeProber final : public Prober {
     return std::vector<double>(100, 2.5);
   }
   Result<LitmusResult> litmus(const LitmusRun& run) override {
-    return LitmusResult{2 * run.rounds, run.wrong ? 5u : 0u, 0.1};
+    const bool wrong = run.signal != LitmusSignal::kRelease;
+    return LitmusResult{2 * run.rounds, wrong ? 5u : 0u, wrong ? 1u : 0u, 0.1};
   }
   Result<SplitResult> split(const SplitRun& run) override {
     SplitResult out;

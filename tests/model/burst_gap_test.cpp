@@ -34,7 +34,13 @@ MechanismProfile any_mechanism() {
   for (std::int64_t bytes = 4096; bytes <= 131072; bytes += 4096)
     m.isolated_issue.push_back(
         {bytes, base + drain_us(static_cast<double>(bytes), m.sm_rate_gb_s)});
-  m.capacity = Capacity{log_uniform(1e3, 1e5), log_uniform(1e3, 1e5), log_uniform(1, 16e3), {1, 2}};
+  m.capacity = Capacity{log_uniform(1e3, 1e5),
+                        log_uniform(1e3, 1e5),
+                        log_uniform(1, 16e3),
+                        log_uniform(0.01, 1),
+                        log_uniform(1, 1e5),
+                        log_uniform(1, 2e3),
+                        {1, 2}};
   return m;
 }
 
@@ -172,7 +178,7 @@ TEST(Isolated, LindleyBounds) {
 
 TEST(Isolated, EndsForTheLargestBursts) {
   MechanismProfile m = any_size_mechanism();
-  const Capacity capacity{16'000, 16'000, 11'000, {1, 2}};
+  const Capacity capacity{16'000, 16'000, 11'000, 0.2, 70'000, 250, {1, 2}};
   const std::vector<GroupClass> classes{{1, 7}, {2, 3}, {3, 11}, {4, 2}, {5, 1}, {6, 18}};
   for (std::int64_t bytes = 16; bytes <= (std::int64_t{1} << 40);
        bytes = bytes * 3 / 2 / 16 * 16 + 16) {
@@ -188,7 +194,7 @@ TEST(Isolated, EqualSharesFollowEquationSix) {
   m.threads = 128;
   m.sm_rate_gb_s = 1000;
   m.isolated_issue = {{1024, 0.001}, {1 << 20, 0.002}};
-  const Capacity capacity{20'000, 0, 0, {8, 16}};
+  const Capacity capacity{20'000, 0, 0, 0, 0, 0, {8, 16}};
   const std::vector<GroupClass> classes{{4, 4}};
   const Isolated burst = isolated(m, capacity, classes, 100'000, 160);
   EXPECT_NEAR(burst.issue_us,

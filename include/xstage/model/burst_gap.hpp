@@ -125,6 +125,10 @@ double interpolate_us(const Curve& curve, std::int64_t bytes);
 /// E[max(gap, X)] where X is the sum of `shape` exponential times (Erlang) with mean `mean`.
 double expected_wait_us(double gap, double mean, int shape);
 
+/// E[max(issue0, X)] where X is normal: the mean issue time of bursts that stall, or nearly do, by
+/// times that spread with `deviation`. At deviation 0 the maximum itself.
+double expected_issue_us(double issue0, double mean, double deviation);
+
 /// Bytes of a burst's last pass of stores; 0 for bulk stores (pass_bytes 0).
 std::int64_t last_pass_bytes(std::int64_t bytes, std::int64_t pass_bytes);
 

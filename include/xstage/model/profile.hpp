@@ -41,13 +41,21 @@ struct CurvePoint {
 using Curve = std::vector<CurvePoint>;  ///< ascending in bytes
 
 /// How much one burst can put into the X-Stage before its stores stall. One part belongs to the
-/// SM, one to the group of SMs that shares a slot at the link: K producers in g groups have
-/// Q(K) = K·(sm_bytes + what the SM holds of the last pass) + g·group_bytes.
+/// SM, one to the group of SMs that shares a slot at the link, one to the link: K producers in g
+/// groups have Q(K) = K·(sm_bytes + what the SM holds of the last passes) + g·group_bytes +
+/// link_bytes.
 struct Capacity {
   double sm_bytes = 0;
   double group_bytes = 0;
   double last_pass_max_bytes = 0;  ///< the most that an SM holds of a burst's last pass of stores
-  std::vector<int> producers;      ///< the K at which bursts beyond the knee were measured
+  /// Passes of stores by which a block's warps lag, on average, behind the one whose clock ends the
+  /// span; the SM holds those, too.
+  double lag_passes = 0;
+  double link_bytes = 0;  ///< what enters the link before groups are held to their shares
+  /// What SMs share is served in grains in no fixed order: over D bytes an SM's service differs
+  /// from its share by about sqrt(D·grain). 0: perfectly even, or not determined.
+  double grain_bytes = 0;
+  std::vector<int> producers;  ///< the K at which bursts beyond the knee were measured
 };
 
 /// What a loop of bursts costs beside issue and drain.
@@ -61,6 +69,11 @@ struct LoopCost {
   double residue_bytes = 0;
   double residue_offset_us = 0;
   int residue_shape = 1;
+  /// Bursts of SMs that share a group overlap by chance: the time the group needs for one burst of
+  /// each of its n SMs spreads by overlap_factor·sqrt(n − 1)·(B − overlap_bytes)/(rate of the
+  /// group). 0: taken as regular.
+  double overlap_factor = 0;
+  double overlap_bytes = 0;
 };
 
 /// One way to store, as it was probed.

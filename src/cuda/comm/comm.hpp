@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "xstage/sync/wait.hpp"
+
 namespace xstage::comm {
 
 /// One flag a cache line, so that two flags never share one.
@@ -28,35 +30,40 @@ struct RoundTripArgs {
 };
 cudaError_t launch_round_trip(const RoundTripArgs& args, cudaStream_t stream);
 
-/// How a litmus writer stores its payload, and how it signals.
+/// How the litmus stores its payloads, and how it signals them.
 enum class LitmusStore : std::int32_t { kB32, kV2, kV4, kTmaBulk };
 enum class LitmusSignal : std::int32_t {
-  kRelease,     ///< release at system scope behind the payload's completion: right
-  kRelaxed,     ///< the flag without release: wrong
-  kSourceOnly,  ///< bulk stores: the flag after local completion only: wrong
+  kRelease,  ///< released at system scope, when every thread has stored its part: right
+  kRelaxed,  ///< the same without release (bulk stores: without their completion): wrong
+  kEarly,    ///< released by a thread that waited for its own stores alone (bulk stores: counted as
+             ///< soon as the copies are started): wrong
 };
 
-/// Message passing between pairs of blocks: writer blocks here, reader blocks on the peer. Each
-/// channel carries one message at a time and waits for the reader's answer before the next.
+/// Words of one channel on one GPU, a cache line each.
+struct LitmusWords {
+  Flag arrived[2][2];  ///< [slot][source]
+  Flag epoch, barrier;
+};
+
+/// Message passing between pairs of blocks, one on each GPU, by the protocol of a Ulysses exchange
+/// (sync::Arrivals): in epoch e a block stores a message into slot e%2 on the peer, signals it,
+/// waits for the peer's and compares every word.
 struct LitmusArgs {
-  // Of the channels this GPU writes:
-  std::uint32_t* out_payload;  ///< in the peer's memory
-  Flag* out_flag;              ///< in the peer's memory
-  Flag* out_answer;            ///< here; the peer's reader writes it
-  // Of the channels this GPU reads:
-  std::uint32_t* in_payload;  ///< here
-  Flag* in_flag;              ///< here
-  Flag* in_answer;            ///< in the peer's memory
+  std::uint8_t* payload[2];   ///< on GPU 0 and 1: `channels` times two slots of payload_bytes
+  LitmusWords* words[2];      ///< on GPU 0 and 1: `channels` of them, zeroed
+  std::uint64_t* stop[2];     ///< on GPU 0 and 1: one word, zeroed
+  sync::WaitRecord* records;  ///< here: one a channel, zeroed
+  std::int32_t self;          ///< 0 or 1
   std::int32_t channels;
   std::uint32_t payload_bytes;  ///< of a message, multiple of 16
-  std::int32_t rounds;          ///< messages a channel
+  std::int32_t rounds;          ///< messages a channel and direction
   LitmusStore store;
   LitmusSignal signal;
   std::uint32_t max_delay_ns;  ///< random delays before storing, signalling and reading
   std::uint64_t seed;
   std::uint64_t deadline_ns;
-  unsigned long long* stale;  ///< words that were not of the message that was signalled
-  std::uint64_t* failed;
+  unsigned long long* stale;           ///< words that were not of the message that was signalled
+  unsigned long long* stale_messages;  ///< messages with such words
 };
 cudaError_t launch_litmus(const LitmusArgs& args, cudaStream_t stream);
 

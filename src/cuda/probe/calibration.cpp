@@ -6,6 +6,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "cuda/probe/between_gpus.hpp"
+
 namespace xstage::probe {
 namespace {
 
@@ -47,25 +49,6 @@ double measured_rate(const std::vector<Sample>& samples, int sms, const std::str
   if (rates.empty()) return 0;
   std::sort(rates.begin(), rates.end());
   return rates[rates.size() / 2];
-}
-
-/// Saturated rates of every flow of the runs between several GPUs.
-json flow_rates(const std::vector<Sample>& samples, int sms) {
-  json rows = json::array();
-  for (const Sample& s : samples) {
-    if (s.experiment != "window" || s.target != "remote" || s.run.gap_us > 0 ||
-        s.run.bytes != 32768 || s.producers != sms || s.run.threads != 256 ||
-        s.run.mechanism != model::Mechanism::kStoreV4)
-      continue;
-    json flows = json::array();
-    for (const Flow& flow : s.run.flows)
-      flows.push_back({{"from", flow.source}, {"to", flow.targets}});
-    rows.push_back({{"flows", flows},
-                    {"from", s.source},
-                    {"gb_per_s",
-                     s.producers * static_cast<double>(s.run.bytes) / (s.period_aggregate * 1e3)}});
-  }
-  return rows;
 }
 
 class Run {
@@ -171,8 +154,7 @@ class Run {
     const double both = measured_rate(campaign_.samples(), sms, "bi");
     out_.findings["drain_rate"] = {
         {"one_way_gb_per_s", one_way_ > 0 ? json(one_way_) : json(nullptr)},
-        {"both_ways_gb_per_s", both > 0 ? json(both) : json(nullptr)},
-        {"flows", flow_rates(campaign_.samples(), sms)}};
+        {"both_ways_gb_per_s", both > 0 ? json(both) : json(nullptr)}};
   }
 
   void fit() {
@@ -226,6 +208,9 @@ class Run {
     };
     part("completion", [&] { return completion(prober_); });
     part("yardsticks", [&] { return yardsticks(prober_, one_way_); });
+    part("between_gpus", [&] { return between_gpus(prober_); });
+    if (options_.litmus_rounds > 0)
+      part("litmus", [&] { return litmus(prober_, options_.litmus_rounds); });
     if (!full) return;
     part("capacity", [&] { return capacity_estimates(prober_, one_way_); });
     part("onset", [&] { return onset(prober_, profile); });
@@ -233,8 +218,6 @@ class Run {
       part("by_sm_and_group", [&] { return by_sm_and_group(prober_, groups_.front()); });
       part("work_split", [&] { return work_split(prober_, groups_.front(), profile); });
     }
-    if (options_.litmus_rounds > 0)
-      part("litmus", [&] { return litmus(prober_, options_.litmus_rounds); });
   }
 
   Prober& prober_;

@@ -34,6 +34,16 @@ std::string describe(const BurstRun& run) {
                      run.producers, run.threads, run.bytes, run.gap_us);
 }
 
+Result<std::vector<std::vector<FlowRecords>>> Campaign::launch(const PlannedRun& planned) {
+  std::vector<std::vector<FlowRecords>> out;
+  for (int i = 0; i < planned.launches; ++i) {
+    Result<std::vector<FlowRecords>> records = prober_.run(planned.run);
+    if (!records) return records.error();
+    out.push_back(std::move(records).value());
+  }
+  return out;
+}
+
 bool Campaign::carry_out(const std::vector<Stage>& stages) {
   int failed_in_a_row = 0;
   for (const Stage& stage : stages) {
@@ -45,7 +55,7 @@ bool Campaign::carry_out(const std::vector<Stage>& stages) {
         record.seconds = seconds_since(start);
         return false;
       }
-      Result<std::vector<FlowRecords>> records = prober_.run(planned.run);
+      Result<std::vector<std::vector<FlowRecords>>> records = launch(planned);
       if (!records) {
         failures_.push_back(
             {stage.name, planned.experiment, describe(planned.run), records.error()});
@@ -57,7 +67,7 @@ bool Campaign::carry_out(const std::vector<Stage>& stages) {
       for (Sample& sample : summarise(planned.experiment, planned.run, *records))
         samples_.push_back(std::move(sample));
       if (planned.per_sm) {
-        per_sm_.push_back({planned.run, std::move(records->front())});
+        per_sm_.push_back({planned.run, std::move(records->front().front())});
         per_sm_.back().records.spans.clear();
       }
       ++record.done;

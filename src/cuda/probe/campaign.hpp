@@ -69,6 +69,7 @@ class Campaign {
   nlohmann::json failures_json() const;
 
  private:
+  Result<std::vector<std::vector<FlowRecords>>> launch(const PlannedRun& planned);
   std::string window_rows(bool marked_too) const;
   std::string burst_rows(bool marked_too) const;
 

@@ -17,6 +17,12 @@ int threads_of(Mechanism mechanism) {
   return mechanism == Mechanism::kTmaBulk ? kBulkThreads : kStoreThreads;
 }
 
+/// Issue times of single bursts spread by up to a quarter (two passes of 1024 threads): launches
+/// enough for about a thousand bursts bring the mean to 1 %.
+int launches_of(int producers) {
+  return std::clamp(1000 / (producers * kRounds * 3 / 4) + 1, 1, 20);
+}
+
 std::vector<int> producer_counts(const ProbeNode& node, std::vector<int> wanted) {
   std::vector<int> out;
   for (const int k : wanted)
@@ -42,9 +48,11 @@ class Planner {
         for (const std::uint32_t b : bytes)
           for (const double part : gaps) {
             const double drain = k * static_cast<double>(b) / (options_.expected_gb_s * 1e3);
+            // What every SM did tells how groups share: a few sizes of burst are enough for that.
+            const bool of_each = per_sm && 4 * k >= node_.sms && b % 16384 == 0 && b != 49152;
             add("window",
                 window_run(flows, mechanism, k, t, b, chunk, part * drain, options_.expected_gb_s),
-                per_sm);
+                of_each);
           }
   }
 
@@ -54,11 +62,12 @@ class Planner {
     for (const int t : threads)
       for (const int k : producers)
         for (const std::uint32_t b : bytes)
-          add("isolated", isolated_run(flows, mechanism, k, t, b, chunk));
+          add("isolated", isolated_run(flows, mechanism, k, t, b, chunk), false,
+              options_.depth == Depth::kFull ? launches_of(k) : 1);
   }
 
-  void add(std::string experiment, BurstRun run, bool per_sm = false) {
-    stages_.back().runs.push_back({std::move(experiment), std::move(run), per_sm});
+  void add(std::string experiment, BurstRun run, bool per_sm = false, int launches = 1) {
+    stages_.back().runs.push_back({std::move(experiment), std::move(run), per_sm, launches});
   }
 
   std::vector<Stage> take() { return std::move(stages_); }
@@ -73,21 +82,6 @@ std::vector<std::uint32_t> kib(std::initializer_list<double> sizes) {
   std::vector<std::uint32_t> out;
   for (const double size : sizes) out.push_back(static_cast<std::uint32_t>(size * 1024));
   return out;
-}
-
-void more_gpus(Planner& plan, const ProbeNode& node, double expected_gb_s) {
-  const Mechanism store = Mechanism::kStoreV4;
-  plan.stage("every pair, all to one, all to all");
-  const auto saturate = [&](const std::vector<Flow>& flows) {
-    plan.add("window",
-             window_run(flows, store, node.sms, kStoreThreads, 32768, 0, 0, expected_gb_s));
-  };
-  for (int from = 0; from < node.gpus; ++from)
-    for (int to = 0; to < node.gpus; ++to)
-      if (from != to) saturate(one_way(from, to));
-  saturate(all_to_all(node.gpus));
-  if (node.gpus > 2)
-    for (int to = 0; to < node.gpus; ++to) saturate(all_to_one(node.gpus, to));
 }
 
 }  // namespace
@@ -264,7 +258,6 @@ std::vector<Stage> calibration_plan(const ProbeNode& node, const PlanOptions& op
           run.shared_load = true;
           plan.add("shared_load", run);
         }
-  more_gpus(plan, node, options.expected_gb_s);
   return plan.take();
 }
 
@@ -279,7 +272,7 @@ std::vector<Stage> validation_plan(const ProbeNode& node, int windowed, int isol
   };
   std::vector<Stage> stages{{"unseen points", {}}};
   const auto add = [&](const char* experiment, BurstRun run, bool per_sm) {
-    stages.back().runs.push_back({experiment, std::move(run), per_sm});
+    stages.back().runs.push_back({experiment, std::move(run), per_sm, 1});
   };
   const int low_k = std::min(4, node.sms);
   for (int i = 0; i < windowed; ++i) {

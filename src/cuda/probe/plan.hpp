@@ -16,6 +16,7 @@ struct PlannedRun {
   std::string experiment;  ///< window, isolated, aligned, free or shared_load
   BurstRun run;
   bool per_sm = false;  ///< keep what every SM did
+  int launches = 1;     ///< of the same run, whose bursts make one sample
 };
 
 /// Runs that belong together, in the order in which they are made: what the model needs most comes

@@ -65,10 +65,18 @@ struct ProbeNode {
 
 enum class CopyKind { kCopyEngine, kCopyKernel };
 
-/// Message-passing litmus. `wrong` signals without the order that the payload needs.
+/// How a message is signalled: rightly, or in ways that miss what the payload needs.
+enum class LitmusSignal {
+  kRelease,  ///< released when every thread has stored its part, bulk stores when complete: right
+  kRelaxed,  ///< counted without release; bulk stores: behind local completion alone
+  kEarly,    ///< released by a thread that waited for its own stores alone; bulk stores: counted as
+             ///< soon as the copies are started
+};
+
+/// Message-passing litmus, both directions at once.
 struct LitmusRun {
   Mechanism mechanism = Mechanism::kStoreV4;
-  bool wrong = false;
+  LitmusSignal signal = LitmusSignal::kRelease;
   std::int64_t rounds = 0;  ///< messages in each direction, at least
   std::uint32_t payload_bytes = 4096;
   std::uint64_t seed = 1;
@@ -77,6 +85,7 @@ struct LitmusRun {
 struct LitmusResult {
   std::int64_t messages = 0;  ///< both directions together
   std::uint64_t stale_words = 0;
+  std::uint64_t stale_messages = 0;
   double seconds = 0;
 };
 

@@ -16,9 +16,11 @@ constexpr std::uint64_t kDeadlineNs = 2'000'000'000;
 // More than half of an SM's shared memory: one producer an SM, also where blocks are small.
 constexpr unsigned kDynamicShared = 120 * 1024;
 
-constexpr int kChannels = 48;  // of the litmus, writers and readers together fit a GPU
-constexpr int kFlags = 2 * kChannels;
-constexpr int kWords = 2048;
+constexpr int kChannels = 96;  // of the litmus: one block each, all resident
+constexpr int kFlags = kChannels * sizeof(comm::LitmusWords) / sizeof(comm::Flag);
+constexpr int kWords = 4096;
+constexpr int kStopWord = 2, kRecordWords = 16;  // of the litmus, among the words
+static_assert(kRecordWords + kChannels * sizeof(sync::WaitRecord) / 8 <= kWords);
 constexpr int kTripRounds = 1000;
 
 struct Gpu {
@@ -242,15 +244,14 @@ class CudaProber final : public Prober {
     if (Result<bool> cleared = clear_flags({0, 1}); !cleared) return cleared.error();
     for (const int side : {0, 1}) {
       Gpu& g = gpus_[side];
-      Gpu& peer = gpus_[1 - side];
-      const std::size_t region = kSlotBytes * node_.sms;
       comm::LitmusArgs a{};
-      a.out_payload = reinterpret_cast<std::uint32_t*>(peer.data + region * side);
-      a.in_payload = reinterpret_cast<std::uint32_t*>(g.data + region * (1 - side));
-      a.out_flag = peer.flags;
-      a.in_flag = g.flags;
-      a.out_answer = g.flags + kChannels;
-      a.in_answer = peer.flags + kChannels;
+      for (const int gpu : {0, 1}) {
+        a.payload[gpu] = gpus_[gpu].data;
+        a.words[gpu] = reinterpret_cast<comm::LitmusWords*>(gpus_[gpu].flags);
+        a.stop[gpu] = gpus_[gpu].words + kStopWord;
+      }
+      a.records = reinterpret_cast<sync::WaitRecord*>(g.words + kRecordWords);
+      a.self = side;
       a.channels = kChannels;
       a.payload_bytes = run.payload_bytes;
       a.rounds = rounds;
@@ -258,15 +259,16 @@ class CudaProber final : public Prober {
                 : run.mechanism == Mechanism::kStoreV4 ? comm::LitmusStore::kV4
                 : run.mechanism == Mechanism::kStoreV2 ? comm::LitmusStore::kV2
                                                        : comm::LitmusStore::kB32;
-      a.signal = !run.wrong                               ? comm::LitmusSignal::kRelease
-                 : a.store == comm::LitmusStore::kTmaBulk ? comm::LitmusSignal::kSourceOnly
-                                                          : comm::LitmusSignal::kRelaxed;
-      // A wrong flag overtakes its payload where the link is busy: no long pauses then.
-      a.max_delay_ns = run.wrong ? 100 : 2000;
+      const bool right = run.signal == LitmusSignal::kRelease;
+      a.signal = right                                ? comm::LitmusSignal::kRelease
+                 : run.signal == LitmusSignal::kEarly ? comm::LitmusSignal::kEarly
+                                                      : comm::LitmusSignal::kRelaxed;
+      // A wrong signal overtakes its payload where the link is busy: no long pauses then.
+      a.max_delay_ns = right ? 2000 : run.signal == LitmusSignal::kEarly ? 1000 : 100;
       a.seed = run.seed + static_cast<std::uint64_t>(side) * 1'000'003;
       a.deadline_ns = kDeadlineNs;
       a.stale = reinterpret_cast<unsigned long long*>(g.words);
-      a.failed = g.words + kWords - 1;
+      a.stale_messages = a.stale + 1;
       XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
       XSTAGE_CUDA_TRY(cudaEventRecord(g.events[0], g.stream));
       XSTAGE_CUDA_TRY(comm::launch_litmus(a, g.stream));
@@ -276,16 +278,16 @@ class CudaProber final : public Prober {
     out.messages = 2ll * rounds * kChannels;
     for (const int side : {0, 1}) {
       Gpu& g = gpus_[side];
-      std::uint64_t stale = 0, failed = 0;
+      std::uint64_t words[3] = {};
+      static_assert(kStopWord == 2);
       XSTAGE_CUDA_TRY(cudaSetDevice(g.device));
       XSTAGE_CUDA_TRY(cudaStreamSynchronize(g.stream));
-      XSTAGE_CUDA_TRY(cudaMemcpy(&stale, g.words, sizeof stale, cudaMemcpyDeviceToHost));
-      XSTAGE_CUDA_TRY(
-          cudaMemcpy(&failed, g.words + kWords - 1, sizeof failed, cudaMemcpyDeviceToHost));
-      if (failed != 0) return waited_in_vain("litmus", side);
+      XSTAGE_CUDA_TRY(cudaMemcpy(words, g.words, sizeof words, cudaMemcpyDeviceToHost));
+      if (words[kStopWord] != 0) return waited_in_vain("litmus", side);
       float ms = 0;
       XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, g.events[0], g.events[1]));
-      out.stale_words += stale;
+      out.stale_words += words[0];
+      out.stale_messages += words[1];
       out.seconds = std::max(out.seconds, ms * 1e-3);
     }
     return out;

@@ -53,30 +53,34 @@ void summarise_window(Sample& s, const FlowRecords& records, double us) {
   s.gap_us = s.run.gap_us;
 }
 
-void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
+void summarise_aligned(Sample& s, const std::vector<std::vector<FlowRecords>>& launches,
+                       std::size_t flow) {
   std::vector<double> issue, after, periods;
-  double enqueue_sum = 0;
-  for (std::size_t i = 0; i < records.producers.size(); ++i) {
-    const ProducerRecord& r = records.producers[i];
-    s.bursts_total += r.bursts;
-    enqueue_sum += static_cast<double>(r.enqueue_sum) * us;
-    // The first quarter is left out, as in window runs.
-    for (int round = s.run.rounds / 4; round < s.run.rounds; ++round) {
-      const RoundRecord& one = records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)];
-      issue.push_back(one.issue * us);
-      after.push_back(one.after * us);
-    }
-    if (r.bursts > 1)
-      periods.push_back(static_cast<double>(r.last_start - r.first_start) * us / (r.bursts - 1));
-  }
-  double gap_sum = 0;
+  double enqueue_sum = 0, gap_sum = 0;
   int gaps = 0;
-  for (int round = std::max(1, s.run.rounds / 4); round < s.run.rounds; ++round, ++gaps) {
-    std::uint32_t shortest = std::numeric_limits<std::uint32_t>::max();
-    for (std::size_t i = 0; i < records.producers.size(); ++i)
-      shortest =
-          std::min(shortest, records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)].gap);
-    gap_sum += shortest * us;
+  for (const std::vector<FlowRecords>& launch : launches) {
+    const FlowRecords& records = launch[flow];
+    const double us = 1e-3 / records.clock_ghz;
+    for (std::size_t i = 0; i < records.producers.size(); ++i) {
+      const ProducerRecord& r = records.producers[i];
+      s.bursts_total += r.bursts;
+      enqueue_sum += static_cast<double>(r.enqueue_sum) * us;
+      // The first quarter is left out, as in window runs.
+      for (int round = s.run.rounds / 4; round < s.run.rounds; ++round) {
+        const RoundRecord& one = records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)];
+        issue.push_back(one.issue * us);
+        after.push_back(one.after * us);
+      }
+      if (r.bursts > 1)
+        periods.push_back(static_cast<double>(r.last_start - r.first_start) * us / (r.bursts - 1));
+    }
+    for (int round = std::max(1, s.run.rounds / 4); round < s.run.rounds; ++round, ++gaps) {
+      std::uint32_t shortest = std::numeric_limits<std::uint32_t>::max();
+      for (std::size_t i = 0; i < records.producers.size(); ++i)
+        shortest = std::min(shortest,
+                            records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)].gap);
+      gap_sum += shortest * us;
+    }
   }
   if (gaps > 0) s.gap_us = gap_sum / gaps;
   s.issue = spread(std::move(issue));
@@ -89,13 +93,15 @@ void summarise_aligned(Sample& s, const FlowRecords& records, double us) {
 }  // namespace
 
 std::vector<Sample> summarise(const std::string& experiment, const BurstRun& run,
-                              const std::vector<FlowRecords>& records) {
+                              const std::vector<std::vector<FlowRecords>>& launches) {
+  const std::vector<FlowRecords>& records = launches.front();
   std::vector<Sample> out;
   for (std::size_t f = 0; f < records.size(); ++f) {
     const Flow& flow = run.flows[f];
     Sample s;
     s.experiment = experiment;
     s.run = run;
+    s.launches = static_cast<int>(launches.size());
     s.source = flow.source;
     s.target = flow.targets.front() == flow.source ? "local" : "remote";
     s.direction = run.flows.size() > 1 ? "bi" : "uni";
@@ -109,7 +115,7 @@ std::vector<Sample> summarise(const std::string& experiment, const BurstRun& run
     if (run.kind == RunKind::kWindow)
       summarise_window(s, records[f], us);
     else
-      summarise_aligned(s, records[f], us);
+      summarise_aligned(s, launches, f);
     out.push_back(std::move(s));
   }
   return out;
@@ -142,10 +148,11 @@ std::string burst_csv_row(const Sample& s) {
       "{},{},{},{},{},{},{},{},{},{:.4f},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f},{:.3f},"
       "{:.3f},{:.4f},{},{:.4f},{:.4f},{:.5f},{}\n",
       s.experiment, model::name(s.run.mechanism), s.target, s.direction, s.producers, s.run.threads,
-      s.run.bytes, s.run.chunk, s.run.rounds, s.experiment == "isolated" ? 0.0 : s.gap_us,
-      s.run.free_running ? 2 : 1, s.issue.p05, s.issue.p50, s.issue.mean, s.issue.p95, s.period.p50,
-      s.period.mean, s.last_issue_us, s.drained_us, s.after.p50, s.source, s.after.mean,
-      s.enqueue.mean, s.clock_ghz, s.clock_moved ? 1 : 0);
+      s.run.bytes, s.run.chunk, s.run.rounds * s.launches,
+      s.experiment == "isolated" ? 0.0 : s.gap_us, s.run.free_running ? 2 : 1, s.issue.p05,
+      s.issue.p50, s.issue.mean, s.issue.p95, s.period.p50, s.period.mean, s.last_issue_us,
+      s.drained_us, s.after.p50, s.source, s.after.mean, s.enqueue.mean, s.clock_ghz,
+      s.clock_moved ? 1 : 0);
 }
 
 std::string per_sm_csv_header() {

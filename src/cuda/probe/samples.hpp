@@ -20,6 +20,7 @@ struct Sample {
   std::string direction;  ///< uni or bi
   int source = 0;
   int producers = 0;
+  int launches = 1;
   long bursts_total = 0;
   double period_aggregate = 0;  ///< µs: producers over the sum of their rates
   Spread period;                ///< over producers
@@ -32,9 +33,9 @@ struct Sample {
   bool clock_moved = false;
 };
 
-/// One sample a flow.
+/// One sample a flow, over all launches of the run (window runs: the first).
 std::vector<Sample> summarise(const std::string& experiment, const BurstRun& run,
-                              const std::vector<FlowRecords>& records);
+                              const std::vector<std::vector<FlowRecords>>& launches);
 
 std::string window_csv_header();
 std::string window_csv_row(const Sample& sample);

@@ -11,17 +11,25 @@
 namespace xstage::model {
 namespace {
 
+/// Points that the link's share and the grain rest on: with fewer they stay 0.
+constexpr std::size_t kEnoughForFinerParts = 20;
+
 struct BurstPoint {
   const Sample* sample;
   const MechanismProfile* mechanism;
   std::vector<GroupClass> classes;
 };
 
+/// What a residual is measured in, µs: 0.02 where a burst hardly stalls, so that the onset of
+/// back-pressure counts, up to 0.1 for long stalls.
+double scale_us(double issue_us) { return std::min(0.1, 0.02 + 0.05 * issue_us); }
+
 }  // namespace
 
 bool fit_capacity(const Samples& bursts, Mechanism mechanism, Profile& profile,
                   bool rate_is_known) {
-  std::vector<BurstPoint> points;
+  // Those beyond the knee tell the capacity; those before it, where it begins to be felt.
+  std::vector<BurstPoint> points, before_knee;
   std::set<int> producers;
   std::set<int> threads;
   for (const Sample* s : bursts) {
@@ -29,7 +37,11 @@ bool fit_capacity(const Samples& bursts, Mechanism mechanism, Profile& profile,
     for (const MechanismProfile& m : profile.mechanisms) {
       if (m.mechanism != mechanism || m.threads != s->threads || m.chunk_bytes != s->chunk)
         continue;
-      if (s->issue_us <= kKnee * staircase_us(m.isolated_issue, s->bytes, m.pass_bytes())) continue;
+      const double issue0 = staircase_us(m.isolated_issue, s->bytes, m.pass_bytes());
+      if (s->issue_us <= kKnee * issue0) {
+        if (s->producers > 1) before_knee.push_back({s, &m, profile.classes(s->producers)});
+        continue;
+      }
       points.push_back({s, &m, profile.classes(s->producers)});
       producers.insert(s->producers);
       threads.insert(s->threads);
@@ -45,11 +57,15 @@ bool fit_capacity(const Samples& bursts, Mechanism mechanism, Profile& profile,
   }
   const bool by_group = producers.size() > 1 && !profile.topology.empty();
   const bool by_pass = store_bytes(mechanism) > 0 && threads.size() > 1;
+  const bool finer = by_group && rate_is_known && points.size() >= kEnoughForFinerParts &&
+                     before_knee.size() >= kEnoughForFinerParts;
+  if (finer) points.insert(points.end(), before_knee.begin(), before_knee.end());
   Capacity capacity;
   double drain = profile.drain.one_way_gb_s;
   std::vector<double> start{16.0};
   if (by_group) start.push_back(16.0);
-  if (by_pass) start.push_back(8.0);
+  if (by_pass) start.insert(start.end(), {8.0, 1.0});
+  if (finer) start.insert(start.end(), {5.0, 3.0});
   if (!rate_is_known) start.push_back(drain / 10);
   const auto apply = [&](const std::vector<double>& x) {
     std::size_t i = 0;
@@ -57,6 +73,9 @@ bool fit_capacity(const Samples& bursts, Mechanism mechanism, Profile& profile,
     capacity.group_bytes = by_group ? std::max(0.0, 1000 * x[i++]) : 0;
     // With one thread count the share of the last pass cannot be told from the rest.
     capacity.last_pass_max_bytes = by_pass ? std::max(0.0, 1000 * x[i++]) : 0;
+    capacity.lag_passes = by_pass ? std::max(0.0, 0.1 * x[i++]) : 0;
+    capacity.link_bytes = finer ? std::max(0.0, 1e4 * x[i++]) : 0;
+    capacity.grain_bytes = finer ? std::max(0.0, 100 * x[i++]) : 0;
     if (!rate_is_known) drain = std::max(1.0, 10 * x[i++]);
   };
   const std::vector<double> best = least_squares(
@@ -66,7 +85,7 @@ bool fit_capacity(const Samples& bursts, Mechanism mechanism, Profile& profile,
           const BurstPoint& p = points[i];
           out[i] = (isolated(*p.mechanism, capacity, p.classes, p.sample->bytes, drain).issue_us -
                     p.sample->issue_us) /
-                   0.2;
+                   (finer ? scale_us(p.sample->issue_us) : 0.2);
         }
       });
   apply(best);

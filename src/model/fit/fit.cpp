@@ -189,6 +189,7 @@ FitReport fit_or_throw(const SampleSet& set, const FitOptions& options) {
   bool rate_is_known = rate.has_value();
   for (Mechanism mechanism : by_points)
     rate_is_known = fit_capacity(bursts, mechanism, profile, rate_is_known);
+  if (rate) fit_overlap(set, profile);
   if (!rate && std::none_of(profile.mechanisms.begin(), profile.mechanisms.end(),
                             [](const MechanismProfile& m) { return m.capacity.has_value(); }))
     throw Failure(poor("these samples never saturate the link: R is not determined", "bytes",

@@ -70,6 +70,10 @@ void fit_residue(const Samples& windows, const Profile& profile, MechanismProfil
 /// one store a thread left in the SM.
 void borrow_loops(const SampleSet& set, Profile& profile);
 
+/// How bursts of one group overlap, from what every SM did in windowed runs of the GPU whose groups
+/// are known. Call when the capacity is known.
+void fit_overlap(const SampleSet& set, Profile& profile);
+
 // capacity.cpp: Q
 
 /// Over all thread counts of a mechanism. Returns whether the drain rate is known afterwards.
