@@ -1,4 +1,4 @@
-"""Makes the figures of README.md from the measurements in data/, and puts them between markers.
+"""Makes the figures of README.md from the measurements in results/ and data/, and puts them between markers.
 
 usage: readme_figures.py XSTAGE [--check]
 
@@ -16,6 +16,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "data" / "h200x2"
+RESULTS = ROOT / "results" / "h200x2"
+UNSEEN = ["samples_unseen.csv", "samples_unseen_bursts.csv"]
+PROFILE = ROOT / "profiles" / "h200-nv18-x2.json"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 SAMPLES = ["window_samples.csv", "remote_store_samples.csv", "per_sm_bursts.csv", "sm_groups.json"]
@@ -30,26 +33,31 @@ def pair(errors, scale, digits):
     return f"{scale * errors['median']:.{digits}f}", f"{scale * errors['p95']:.{digits}f}"
 
 
+def rows_of(validation, what):
+    windowed, isolated = validation["windowed"], validation["isolated"]
+    period, issue = pair(windowed["period"], 100, 2), pair(windowed["issue_us"], 1, 3)
+    burst = pair(isolated["issue_us"], 1, 2)
+    return [f"| period of a loop of bursts, {what} | {windowed['n']} | {period[0]} % | {period[1]} % |",
+            f"| mean issue time in that loop | {windowed['n']} | {issue[0]} µs | {issue[1]} µs |",
+            f"| mean issue time of an aligned burst beyond the knee, {what} | {isolated['n']} | {burst[0]} µs | {burst[1]} µs |"]
+
+
 def table(executable):
+    unseen = run(executable, "validate", "--profile", str(PROFILE),
+                 *[part for name in UNSEEN for part in ("--samples", str(RESULTS / name))])
     samples = [part for name in SAMPLES for part in ("--samples", str(DATA / name))]
     with tempfile.TemporaryDirectory() as folder:
         profile = str(pathlib.Path(folder) / "profile.json")
         run(executable, "fit", *samples, "--name", "h200-nv18-x2", "--out", profile)
         validation = run(executable, "validate", "--profile", profile, *samples, "--folds")
-    drain = json.loads((ROOT / "profiles" / "h200-nv18-x2.json").read_text())["drain"]
-    rows = []
+    drain = json.loads(PROFILE.read_text())["drain"]
+    rows = rows_of(unseen, "at random points")
+    coupled = next(law for law in unseen["laws"] if "coupled" in law["law"])
+    median, p95 = pair(coupled["period"], 100, 0)
+    rows.append(f"| for comparison: period if every burst waited for its completion | {unseen['windowed']['n']} | {median} % | {p95} % |")
     for crossed in validation["cross_validation"]:
         left_out = {"B": "burst size", "K": "number of producers"}[crossed["left_out"]]
-        windowed, isolated = crossed["windowed"], crossed["isolated"]
-        median, p95 = pair(windowed["period"], 100, 2)
-        rows.append(f"| period of a loop of bursts, its {left_out} never seen | {windowed['n']} | {median} % | {p95} % |")
-        median, p95 = pair(windowed["issue_us"], 1, 3)
-        rows.append(f"| mean issue time in that loop | {windowed['n']} | {median} µs | {p95} µs |")
-        median, p95 = pair(isolated["issue_us"], 1, 2)
-        rows.append(f"| mean issue time of an aligned burst beyond the knee | {isolated['n']} | {median} µs | {p95} µs |")
-    coupled = next(law for law in validation["laws"] if "coupled" in law["law"])
-    median, p95 = pair(coupled["period"], 100, 0)
-    rows.append(f"| for comparison: period if every burst waited for its completion | {validation['windowed']['n']} | {median} % | {p95} % |")
+        rows += rows_of(crossed, f"its {left_out} never seen")
     return "\n".join([
         "| predicted, against measured on two H200 (NV18) | runs | error, median | p95 |",
         "| --- | ---: | ---: | ---: |", *rows, "",

@@ -14,8 +14,9 @@ namespace xstage::report {
 namespace {
 
 // Reading order of the sections; kinds not listed come last.
-constexpr std::array<std::pair<std::string_view, void (*)(const Document&, Page&)>, 9> kSections{{
+constexpr std::array<std::pair<std::string_view, void (*)(const Document&, Page&)>, 10> kSections{{
     {"validation", add_validation},
+    {"calibration", add_calibration},
     {"profile", add_profile},
     {"fit", add_fit},
     {"plan", add_plan},

@@ -52,6 +52,7 @@ void add_simulation(const Document& document, Page& page);
 void add_prediction(const Document& document, Page& page);
 void add_run(const Document& document, Page& page);
 void add_bench(const Document& document, Page& page);
+void add_calibration(const Document& document, Page& page);
 void add_doctor(const Document& document, Page& page);
 
 /// "lingbot-video, 8192 tokens a rank, 2 ranks, w8a8, balanced" for a layer of any kind, as HTML.

@@ -101,8 +101,8 @@ TEST(BadInput, PipesAndDevicesAreRefusedAtOnce) {
 TEST(BadInput, MechanismsAndThreadsOutsideTheProfile) {
   const auto point = with(kPoint, "--gap-us", "5");
   (void)expect_failure(with(point, "--mechanism", "pigeon"), 2);
-  (void)expect_failure(with(point, "--mechanism", "st_v1"), 2);
   (void)expect_failure(with(point, "--threads", "77"), 2);
+  (void)expect_failure(with(with(point, "--mechanism", "tma_bulk"), "--threads", "256"), 2);
   (void)expect_failure(with(point, "--gpu", "-1"), 2);
 }
 
