@@ -51,7 +51,8 @@ if "$xstage" doctor --json | python3 -c 'import json, sys
 sys.exit(0 if json.load(sys.stdin)["usable"]["calibrate_cuda"]["ok"] else 1)'; then
   echo
   echo "This node has GPUs: a quick calibration."
-  "$xstage" calibrate --quick --out "$out/profile-this-node.json" --result-out "$out/calibration.json" ||
+  "$xstage" calibrate --quick --validate 60 --litmus-rounds 50000 --out "$out/profile-this-node.json" \
+    --samples-out "$out/this-node.csv" --result-out "$out/calibration.json" ||
     die "'xstage calibrate' ended with exit code $?"
   echo
   echo "Ulysses attention on two of its GPUs, checked against double precision, then timed beside its baselines."

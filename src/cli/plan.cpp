@@ -15,6 +15,7 @@
 #include "cli/spans_audit.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
+#include "xstage/model/work_split.hpp"
 #include "xstage/sim/ulysses.hpp"
 
 namespace xstage::cli {
@@ -34,6 +35,16 @@ struct PlanVerb {
   MoeLayerOptions moe;
   AttentionLayerOptions attention;
 };
+
+/// What giving tiles out unequally is worth: for tiles enough that their number is no whole-number
+/// matter.
+model::WorkSplit split_of(const plan::Phase& phase) {
+  const model::Prediction& p = *phase.prediction;
+  std::vector<model::GroupClass> classes;
+  for (const model::GroupPrediction& g : p.groups) classes.push_back({g.sms, g.groups});
+  return model::work_split(classes, 64, static_cast<double>(phase.tile_bytes),
+                           phase.natural_gap_us + p.issue0_us, p.drain_gb_s);
+}
 
 json phase_json(const plan::Phase& phase) {
   json out{{"phase", phase.name},
@@ -65,6 +76,9 @@ json phase_json(const plan::Phase& phase) {
   out["capacity_ok"] = p.burst_fits ? json(*p.burst_fits) : json();
   out["capacity_bytes"] = p.capacity_bytes ? json(*p.capacity_bytes) : json();
   out["back_pressure_free"] = p.burst_fits ? json(p.average_fits && *p.burst_fits) : json();
+  const model::WorkSplit split = split_of(phase);
+  out["work_split"] = {{"by_group_gain", split.by_group_gain()},
+                       {"claimed_gain", split.claimed_gain()}};
   return out;
 }
 
@@ -133,6 +147,11 @@ void print(const Console& console, const plan::Plan& p) {
                                                                                   : "FAILS"));
     console.text(fmt::format("  stall   {:.2f} us a tile; {:.2f} us if all SMs come at once",
                              phase.stall_per_tile_us, phase.aligned_stall_us));
+    const model::WorkSplit split = split_of(phase);
+    console.text(
+        fmt::format("  shares  tiles claimed one by one: {:.3f} times as fast as equal shares; "
+                    "more to SMs of small groups: {:.3f}",
+                    split.claimed_gain(), split.by_group_gain()));
   }
   console.text(
       fmt::format("bounds    matrix work {:.0f} us, combine {:.0f} us, dispatch {:.0f} us, "

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFormatPrefix = "xstage.";
 constexpr int kVersion = 1;
 constexpr std::array<std::string_view, 11> kKinds{
-    "profile",    "fit", "validation", "prediction", "plan",
-    "simulation", "run", "bench",      "doctor",     "summary", "calibration"};
+    "profile", "fit",   "validation", "prediction", "plan",       "simulation",
+    "run",     "bench", "doctor",     "summary",    "calibration"};
 constexpr std::size_t kProblemsInMessage = 3;
 
 Error unusable(std::string why) { return {ErrorKind::kBadInput, std::move(why), {}, {}, {}}; }

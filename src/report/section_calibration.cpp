@@ -1,5 +1,5 @@
-// What a calibration found beside the profile: capacity three ways, the onset of back-pressure, SMs by
-// size of group, yardsticks, rates between GPUs, how work is given out, signals.
+// What a calibration found beside the profile: capacity three ways, the onset of back-pressure, SMs
+// by size of group, yardsticks, rates between GPUs, how work is given out, signals.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -23,8 +23,7 @@ std::string rate(std::optional<double> value) { return with_unit(number(value, 4
 /// Points of two columns of rows, those that are numbers.
 Trace points_of(const json& rows, const char* x, const char* y, double scale, std::string name,
                 int colour, int colours) {
-  Trace trace{
-      Trace::Shape::kPoints, std::move(name), colour, colours, false, {}, {}, {}, {}, {}};
+  Trace trace{Trace::Shape::kPoints, std::move(name), colour, colours, false, {}, {}, {}, {}, {}};
   for (const json& row : rows) {
     const auto at = get_number(row, x), value = get_number(row, y);
     if (!at || !value) continue;
@@ -67,8 +66,9 @@ std::string onset_figure(const Document& document, Page& page) {
   figure.from_zero = true;
   const json& rows = rows_of(document.content, "onset");
   Panel panel;
-  panel.traces = {points_of(rows, "producers", "bytes", kBytesPerKilobyte, "measured", 0, 2),
-                  points_of(rows, "producers", "predicted_bytes", kBytesPerKilobyte, "model", 1, 2)};
+  panel.traces = {
+      points_of(rows, "producers", "bytes", kBytesPerKilobyte, "measured", 0, 2),
+      points_of(rows, "producers", "predicted_bytes", kBytesPerKilobyte, "model", 1, 2)};
   panel.traces.back().shape = Trace::Shape::kLine;
   if (!panel.traces.front().x.empty()) figure.panels.push_back(std::move(panel));
   return page.place(std::move(figure));
@@ -92,8 +92,7 @@ std::string split_figure(const Document& document, Page& page) {
     for (const json& row : rows_of(document.content, "work_split")) {
       const auto work = get_number(row, "work_us");
       const auto gain = get_number(child(row, policy), "gain");
-      const auto predicted =
-          get_number(child(row, "predicted"), std::string(policy) + "_gain");
+      const auto predicted = get_number(child(row, "predicted"), std::string(policy) + "_gain");
       if (!work) continue;
       if (gain) {
         points.x.push_back(*work);
@@ -177,7 +176,8 @@ std::string litmus_table(const json& content) {
     table.row({escape(get_text(row, "mechanism", "–")), escape(get_text(row, "signal", "–")),
                number(get_number(row, "messages"), 9),
                number(get_number(row, "stale_messages"), 9)});
-  return table.empty() ? std::string() : table.html("Message passing, right and deliberately wrong");
+  return table.empty() ? std::string()
+                       : table.html("Message passing, right and deliberately wrong");
 }
 
 }  // namespace
@@ -186,13 +186,14 @@ void add_calibration(const Document& document, Page& page) {
   const json& content = document.content;
   const json& provenance = child(content, "provenance");
   std::string body = error_box(document);
-  body += fmt::format("<h3><code>{}</code></h3><p>{}, {} s, made {} at commit {}.</p>",
-                      escape(document.file), escape(get_text(child(provenance, "node"), "name", "–")),
-                      number(get_number(content, "seconds")),
-                      escape(get_text(provenance, "created_utc", "–")),
-                      escape(get_text(provenance, "git_commit", "–").substr(0, 12)));
+  body += fmt::format(
+      "<h3><code>{}</code></h3><p>{}, {} s, made {} at commit {}.</p>", escape(document.file),
+      escape(get_text(child(provenance, "node"), "name", "–")),
+      number(get_number(content, "seconds")), escape(get_text(provenance, "created_utc", "–")),
+      escape(get_text(provenance, "git_commit", "–").substr(0, 12)));
   body += yardstick_table(content) + unseen_table(content);
-  const std::string capacity = capacity_figure(document, page), onset = onset_figure(document, page);
+  const std::string capacity = capacity_figure(document, page),
+                    onset = onset_figure(document, page);
   if (!capacity.empty() || !onset.empty())
     body += "<div class=\"pair\">" + capacity + onset + "</div>";
   body += split_figure(document, page) + between_table(content) + litmus_table(content);

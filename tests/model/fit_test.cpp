@@ -325,8 +325,10 @@ TEST(Profile, TheShippedOneIsWhatItsSamplesGive) {
     set.merge(read_samples(std::filesystem::path(root + "/results/h200x2/" + file)).value());
   const Profile fresh = fit(set)->profile;
   EXPECT_NEAR(shipped->drain.one_way_gb_s, fresh.drain.one_way_gb_s, 0.01);
-  for (const Workload& w : {Workload{99, 49152, 3}, Workload{132, 65536, 15}, Workload{33, 24576, 9}}) {
-    const Prediction of_shipped = predict(*shipped, w).value(), of_fresh = predict(fresh, w).value();
+  for (const Workload& w :
+       {Workload{99, 49152, 3}, Workload{132, 65536, 15}, Workload{33, 24576, 9}}) {
+    const Prediction of_shipped = predict(*shipped, w).value(),
+                     of_fresh = predict(fresh, w).value();
     EXPECT_NEAR(of_shipped.issue_us, of_fresh.issue_us, 1e-3 * of_fresh.issue_us);
     EXPECT_NEAR(*of_shipped.isolated_issue_us, *of_fresh.isolated_issue_us,
                 1e-3 * *of_fresh.isolated_issue_us);

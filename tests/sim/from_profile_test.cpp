@@ -26,15 +26,14 @@ const model::Profile& shipped() {
   return p;
 }
 
-/// Fitted to the samples in data/h200x2, which other kernels measured on another pair of GPUs: their
-/// loops cost less than those of `calibrate`.
+/// Fitted to the samples in data/h200x2, which other kernels measured on another pair of GPUs:
+/// their loops cost less than those of `calibrate`.
 const model::Profile& of_the_data() {
   static const model::Profile p = [] {
     model::SampleSet set;
     for (const char* file :
          {"window_samples.csv", "remote_store_samples.csv", "per_sm_bursts.csv", "sm_groups.json"})
-      set.merge(
-          model::read_samples(std::filesystem::path(kRoot + "/data/h200x2/" + file)).value());
+      set.merge(model::read_samples(std::filesystem::path(kRoot + "/data/h200x2/" + file)).value());
     return model::fit(set).value().profile;
   }();
   return p;
@@ -102,8 +101,7 @@ Errors windowed_errors(const model::Profile& profile, const std::string& file, s
 
 // As well as the closed form does: the goals of the model are met by the simulator too.
 TEST(FromProfile, WindowedSamplesAreReproduced) {
-  const Errors errors =
-      windowed_errors(of_the_data(), "data/h200x2/window_samples.csv", stride());
+  const Errors errors = windowed_errors(of_the_data(), "data/h200x2/window_samples.csv", stride());
   ASSERT_GT(errors.period.size(), 100U);
   EXPECT_LE(quantile(errors.period, 0.5), 0.0025);
   EXPECT_LE(quantile(errors.period, 0.95), 0.012);
@@ -157,7 +155,8 @@ TEST(FromProfile, EverySmIsReproduced) {
       s.bytes = first.bytes;
       s.gap_us = first.gap_us;
       model::Workload w{s.producers, s.bytes, s.gap_us, s.mechanism, s.threads, false, 0};
-      const BurstLoopResult r = simulate(of_the_data(), s, model::predict(of_the_data(), w).value());
+      const BurstLoopResult r =
+          simulate(of_the_data(), s, model::predict(of_the_data(), w).value());
       std::vector<double> measured, simulated;
       double all_measured = 0, all_simulated = 0;
       for (const auto* m : run) {

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "xstage/model/fit.hpp"
-#include "xstage/model/link_share.hpp"
 #include "xstage/model/samples.hpp"
+#include "xstage/model/work_split.hpp"
 
 namespace xstage::probe {
 namespace {
@@ -68,40 +68,6 @@ Result<double> saturated_rate(Prober& prober, int gpu, int peer, const std::vect
   if (!records) return records.error();
   const Sample s = summarise("window", run, {std::move(records).value()}).front();
   return s.producers * static_cast<double>(bytes) / (s.period_aggregate * 1e3);
-}
-
-/// Time until every SM has stored its tiles, as a fluid: the link is shared fairly between groups,
-/// an SM takes at most a tile every `busy_us`, and whoever is done leaves its share to the others.
-/// `tiles_of(size)`: tiles of an SM in a group of that many SMs.
-template <class Tiles>
-double split_time(const FoundGroups& found, double rate_gb_s, double busy_us, double bytes,
-                  Tiles&& tiles_of) {
-  std::map<std::size_t, int> sizes;
-  for (const auto& group : found.groups) ++sizes[group.size()];
-  std::vector<model::GroupClass> classes;
-  std::vector<double> left, demand;
-  for (const auto& [size, count] : sizes) {
-    classes.push_back({static_cast<int>(size), count});
-    left.push_back(tiles_of(size) * bytes);
-    demand.push_back(bytes / (busy_us * 1e3));
-  }
-  double time = 0;
-  for (std::size_t done = 0; done < classes.size(); ++done) {
-    const std::vector<double> rates = model::max_min_share(classes, demand, rate_gb_s);
-    double step = -1;
-    for (std::size_t i = 0; i < left.size(); ++i)
-      if (left[i] > 0) {
-        const double needed = left[i] / (rates[i] * 1e3);
-        if (step < 0 || needed < step) step = needed;
-      }
-    if (step < 0) break;
-    time += step;
-    for (std::size_t i = 0; i < left.size(); ++i) {
-      left[i] -= rates[i] * 1e3 * step;
-      if (left[i] < 1e-6 * bytes) left[i] = demand[i] = 0;
-    }
-  }
-  return time;
 }
 
 std::vector<int> quarter_counts(int sms) { return {sms / 4, sms / 2, 3 * sms / 4, sms}; }
@@ -489,6 +455,11 @@ json work_split(Prober& prober, const FoundGroups& found, const model::Profile* 
   }
   for (std::size_t sm = 0; given < tiles; sm = (sm + 1) % shared.size(), ++given) ++shared[sm];
 
+  std::map<std::size_t, int> sizes;
+  for (const auto& group : found.groups) ++sizes[group.size()];
+  std::vector<model::GroupClass> classes;
+  for (const auto& [size, count] : sizes) classes.push_back({static_cast<int>(size), count});
+
   json rows = json::array();
   for (const double work : {0.0, 5.0, 8.0, 10.0, 11.0, 12.0, 15.0}) {
     json row{{"work_us", work}};
@@ -523,21 +494,13 @@ json work_split(Prober& prober, const FoundGroups& found, const model::Profile* 
       row[policy] = {{"time_us", us}, {"gain", equal_us / us}};
     }
     if (predicted) {
-      const double busy = predicted->issue0_us + work;
-      const double rate = predicted->drain_gb_s;
-      const double equal =
-          split_time(found, rate, busy, kBytes, [&](std::size_t) { return per_sm; });
-      const double by_group = split_time(found, rate, busy, kBytes, [&](std::size_t group) {
-        return static_cast<double>(tiles) / static_cast<double>(found.groups.size()) /
-               static_cast<double>(group);
-      });
-      const double claimed = std::max(tiles * static_cast<double>(kBytes) / (rate * 1e3),
-                                      tiles * busy / static_cast<double>(sms));
-      row["predicted"] = {{"equal_us", equal},
-                          {"by_group_us", by_group},
-                          {"claimed_us", claimed},
-                          {"by_group_gain", equal / by_group},
-                          {"claimed_gain", equal / claimed}};
+      const model::WorkSplit split = model::work_split(
+          classes, per_sm, kBytes, predicted->issue0_us + work, predicted->drain_gb_s);
+      row["predicted"] = {{"equal_us", split.equal_us},
+                          {"by_group_us", split.by_group_us},
+                          {"claimed_us", split.claimed_us},
+                          {"by_group_gain", split.by_group_gain()},
+                          {"claimed_gain", split.claimed_gain()}};
     }
     rows.push_back(std::move(row));
   }
