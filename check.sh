@@ -49,12 +49,25 @@ failed=no
 ctest --preset default --parallel "$(nproc)" --output-junit "$PWD/$results/tests.xml" || failed=yes
 [ -f "$results/tests.xml" ] || die "ctest ran no test; its message is above"
 
+# Every stage ends by its own limit, and no stage begins that the limit of all could cut off: a
+# change waits for this, and a hang must be a failure within the hour.
+long_limit=4200
+long_begun=$SECONDS
 for stage in "${stages[@]}"; do
   step "Long: $(sed -n '2s/^# *//p' "$stage")"
-  bash "$stage" "$PWD/$results" || {
+  limit=$(sed -n '3s/^# limit: \([0-9]*\) s$/\1/p' "$stage")
+  left=$((long_limit - (SECONDS - long_begun)))
+  [ -n "$limit" ] || die "$stage does not say its limit in line 3"
+  [ "$left" -gt 60 ] || die "the stages took $long_limit s together; $stage was not begun"
+  begun=$SECONDS code=0
+  timeout --kill-after=30 $((limit < left ? limit : left)) bash "$stage" "$PWD/$results" || code=$?
+  if [ $code -eq 0 ]; then
+    printf 'passed in %d s (limit %d s)\n' $((SECONDS - begun)) "$limit"
+  else
+    [ $code -ne 124 ] || echo "check.sh: $stage was still running after $((SECONDS - begun)) s" >&2
     echo "check.sh: the stage $stage failed" >&2
     failed=yes
-  }
+  fi
 done
 
 echo

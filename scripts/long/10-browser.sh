@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # the report in a real browser
+# limit: 600 s
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 results=$1

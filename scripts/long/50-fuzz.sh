@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # libFuzzer on every reader of files, five minutes each
+# limit: 2400 s
+# XSTAGE_FUZZ_SECONDS: another time for each; a reader's name as second argument: that one alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${XSTAGE_FUZZ_SECONDS:-300}
@@ -9,22 +11,28 @@ install_missing clang++-19=clang-19 libclang-rt-19-dev
 
 readers=()
 for source in tests/fuzz/fuzz_*.cpp; do
-  readers+=("$(basename "$source" .cpp)")
+  reader=$(basename "$source" .cpp)
+  if [ $# -lt 2 ] || [ "fuzz_$2" = "$reader" ]; then readers+=("$reader"); fi
 done
-build fuzz "${readers[@]}"
+[ ${#readers[@]} -gt 0 ] || die "there is no reader '$2'"
+build asan "${readers[@]}"
+printf '%d readers, %d s each, %d at a time: %s (%d s)\n' ${#readers[@]} "$seconds" "$(nproc)" \
+  "${readers[*]#fuzz_}" "$SECONDS"
 
 # fuzz READER: new inputs go to the build folder, crashes too; the log is shown only on failure.
 fuzz() {
   local reader=$1
-  local work=build-fuzz/found/$reader
+  local work=build-asan/found/$reader log=build-asan/$1.log
   mkdir -p "$work"
-  "build-fuzz/tests/fuzz/$reader" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+  "build-asan/tests/fuzz/$reader" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=16384 -print_final_stats=1 -artifact_prefix="$work/crash-" \
-    "$work" "tests/fuzz/corpus/${reader#fuzz_}" >"build-fuzz/$reader.log" 2>&1 || {
-    tail -n 40 "build-fuzz/$reader.log" >&2
+    "$work" "tests/fuzz/corpus/${reader#fuzz_}" >"$log" 2>&1 || {
+    tail -n 40 "$log" >&2
+    echo "$reader: failed; its input is in $work" >&2
     return 1
   }
-  echo "$reader: $(sed -n 's/^stat::number_of_executed_units: *//p' "build-fuzz/$reader.log") inputs"
+  echo "$reader: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs," \
+    "$(grep -o 'cov: [0-9]*' "$log" | tail -n 1), $(date +%T)"
 }
 export -f fuzz
 export seconds

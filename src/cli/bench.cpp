@@ -9,6 +9,7 @@
 
 #include "cli/bench.hpp"
 #include "cli/layer_options.hpp"
+#include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
 #include "cuda/build_info.hpp"
@@ -97,6 +98,7 @@ class Bench {
       return console_.fail(
           bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
           document_);
+    probe_output(options_.out);
     if (const auto why = describe_node(layers.front().ranks, document_))
       return console_.fail(*why, document_);
     document_["layers"] = nlohmann::json::array();

@@ -2,10 +2,10 @@
 // rules out. Ends with 0 whenever it could look.
 #include <fmt/format.h>
 
+#include "cli/provenance.hpp"
 #include "cli/verbs.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/probe/prober.hpp"
-#include "xstage/version.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -68,7 +68,7 @@ int doctor(const Session& session) {
 
   json document{
       {"format", "xstage.doctor/1"},
-      {"provenance", {{"tool", "xstage"}, {"version", version()}, {"verb", "doctor"}}},
+      {"provenance", provenance("doctor", {})},
       {"driver",
        {{"loaded", node.driver_loaded},
         {"version", node.driver_version.empty() ? json(nullptr) : json(node.driver_version)},

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "xstage/limits.hpp"
+
 namespace xstage::cli {
 namespace {
-
-constexpr int kMaxRanks = 1024;
 
 std::optional<Error> check_size(const char* field, std::int64_t value, std::int64_t least,
                                 std::int64_t most) {

@@ -10,9 +10,6 @@ Result<UlyssesSetup> ulysses_setup(const model::Profile& profile, const Attentio
                                    const UlyssesSimulation& options) {
   constexpr double kFlagUs = 1.15;  // half of the measured round trip (data/h200x2/peers.json)
   constexpr std::int64_t kMaxTiles = std::int64_t{1} << 25;
-  if (layer.ranks > 72)
-    return bad_input("too many ranks to simulate", "--ranks", std::to_string(layer.ranks),
-                     "1 to 72");
   UlyssesSetup out;
   sim::UlyssesKernel& kernel = out.kernel;
   const std::int64_t blocks = (layer.seq + kernel.block_m - 1) / kernel.block_m;

@@ -53,7 +53,7 @@ Exploration explore(Explorer& explorer, std::int32_t ranks, std::int32_t workers
         context.rank = rank;
         context.worker = worker;
         context.limit_ns = std::numeric_limits<std::uint64_t>::max();
-        context.record = &records[static_cast<std::size_t>(rank * workers + worker)];
+        context.record = &records[static_cast<std::size_t>(std::int64_t{rank} * workers + worker)];
         for (int launch = 0; launch < launches; ++launch) {
           if (!work(launch, context)) return;
           explorer.end_of_launch();

@@ -39,6 +39,7 @@ void Explorer::add_worker(std::int32_t rank, std::function<void()> body) {
 }
 
 void Explorer::entry(unsigned high, unsigned low) {
+  // makecontext() passes whole numbers only. NOLINTNEXTLINE(performance-no-int-to-ptr)
   auto* const self = reinterpret_cast<Explorer*>((static_cast<std::uintptr_t>(high) << 32) | low);
   Worker& worker = self->running();
   worker.body();

@@ -44,7 +44,7 @@ Result<bool> Group::launch(const std::vector<std::uint64_t*>& stop_words,
       sync::HostPolicy().store_release(word, sync::stop_value(rank, sync::Site::kNone));
   };
   const auto body = [&](std::int32_t rank, std::int32_t worker) {
-    const auto index = static_cast<std::size_t>(rank * workers_ + worker);
+    const auto index = static_cast<std::size_t>(std::int64_t{rank} * workers_ + worker);
     sync::WaitContext context;
     context.stop_words = stop_words.data();
     context.ranks = ranks();

@@ -5,6 +5,7 @@
 
 #include "agreement.hpp"
 #include "xstage/layout/check.hpp"
+#include "xstage/limits.hpp"
 
 namespace xstage::layout {
 namespace {
@@ -78,7 +79,7 @@ std::optional<Error> check_activation(const MoeActivation& a) {
 Result<MoeLayout> checked(const MoeConfig& c) {
   constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
   for (const auto& error :
-       {in_range("ranks", c.ranks, 1, 1024), in_range("experts", c.experts, 1, kMaxSize),
+       {in_range("ranks", c.ranks, 1, kMaxRanks), in_range("experts", c.experts, 1, kMaxSize),
         in_range("topk", c.topk, 1, c.experts), in_range("hidden", c.hidden, 1, kMaxSize),
         in_range("intermediate", c.intermediate, 1, kMaxSize),
         in_range("capacity", c.capacity, 0, std::int64_t{1} << 40),

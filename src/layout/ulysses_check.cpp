@@ -5,6 +5,7 @@
 
 #include "agreement.hpp"
 #include "xstage/layout/check.hpp"
+#include "xstage/limits.hpp"
 
 namespace xstage::layout {
 namespace {
@@ -176,7 +177,7 @@ Result<TensorView> check_view(const char* tensor, const TensorView& view,
 Result<UlyssesLayout> checked(const UlyssesConfig& c) {
   constexpr std::int64_t kMaxRows = std::int64_t{1} << 30;
   for (const auto& error :
-       {in_range("ranks", c.ranks, 1, 1024), in_range("batch", c.batch, 1, 1 << 20),
+       {in_range("ranks", c.ranks, 1, kMaxRanks), in_range("batch", c.batch, 1, 1 << 20),
         in_range("heads", c.heads, 1, 1 << 20), in_range("kv_heads", c.kv_heads, 1, c.heads),
         in_range("head_dim", c.head_dim, 8, 256), in_range("rows", c.rows, 1, kMaxRows),
         in_range("key_rows", c.key_rows, 1, kMaxRows), in_range("block_m", c.block_m, 1, 1024),

@@ -11,6 +11,7 @@
 #include "shapes/random.hpp"
 #include "shapes/shapes.hpp"
 #include "xstage/input_file.hpp"
+#include "xstage/limits.hpp"
 
 namespace xstage::shapes {
 namespace {
@@ -158,9 +159,9 @@ Result<RankRouting> draw_remote(const RoutingProblem& p, double fraction, int ra
 }
 
 Result<RoutingProblem> checked(const RoutingProblem& p) {
-  if (p.ranks < 1 || p.ranks > 1024)
+  if (p.ranks < 1 || p.ranks > kMaxRanks)
     return bad_input("number of ranks not allowed", "--ranks", std::to_string(p.ranks),
-                     "1 to 1024");
+                     fmt::format("1 to {}", kMaxRanks));
   if (p.experts < 1 || p.experts > kMaxSize)
     return bad_input("number of experts not allowed", "--experts", std::to_string(p.experts),
                      fmt::format("1 to {}", kMaxSize));

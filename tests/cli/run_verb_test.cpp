@@ -66,6 +66,15 @@ TEST(RunVerb, AutoRunsWhatSimulateChooses) {
   EXPECT_NE(text.out.find("chosen for "), std::string::npos) << text.out;
 }
 
+TEST(RunVerb, AsManyRanksRunAsASimulationTakes) {
+  const auto run = document(
+      xstage({"run", "ulysses", "--heads", "72", "--seq", "72", "--head-dim", "8", "--ranks", "72",
+              "--workers", "1", "--runs", "1", "--order", "remote-first", "--json"}));
+  ASSERT_TRUE(run.is_object());
+  EXPECT_TRUE(run["ok"].get<bool>());
+  EXPECT_EQ(run["heads_of_rank"].size(), 72u);
+}
+
 TEST(RunVerb, UlyssesWithTextPaddingAndGroupedQueries) {
   const auto run = document(
       xstage(with(kUlysses, {"--text", "9", "--text-place", "before-on-all", "--key-length", "41",
@@ -92,6 +101,9 @@ TEST(RunVerb, ARankThatStopsEndsWithFiveAndWhoWaitedForWhat) {
 TEST(RunVerb, WhatIsNotAllowedIsNamed) {
   const std::pair<std::vector<std::string>, const char*> table[] = {
       {with(kMoe, {"--ranks", "3"}), "--ranks"},
+      {with(kMoe, {"--ranks", "73"}), "--ranks"},
+      {{"run", "ulysses", "--heads", "80", "--seq", "80", "--head-dim", "8", "--ranks", "73"},
+       "--ranks"},
       {with(kMoe, {"--weights", "int4"}), "--weights"},
       {with(kMoe, {"--weights", "w4a8"}), "weights"},
       {with(kMoe, {"--routing", "zipf:x"}), "--routing"},

@@ -16,7 +16,7 @@ if(SANITIZE)
   set(flags "-fsanitize=${SANITIZE}")
 endif()
 step("configure" ${CMAKE_COMMAND} -S ${SOURCE}/examples/schedule_in_your_kernel -B ${WORK}/build
-     -G ${GENERATOR} -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=${flags})
+     -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=${flags})
 step("build" ${CMAKE_COMMAND} --build ${WORK}/build)
 step("workers" ${WORK}/build/workers)
 step("cost" ${WORK}/build/cost ${WORK}/prefix/share/xstage/profiles/h200-nv18-x2.json)

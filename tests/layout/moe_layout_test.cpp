@@ -20,8 +20,13 @@ MoeConfig small() {
   return c;
 }
 
+// Where a buffer might begin: nothing is read there, only addresses are computed. (An offset to a
+// null pointer is undefined even then.)
+constexpr std::intptr_t kBase = 4096;
+void* address() { return reinterpret_cast<void*>(kBase); }
+
 std::int64_t offset_in(const void* pointer, const Region& region) {
-  return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(pointer)) - region.offset;
+  return reinterpret_cast<std::intptr_t>(pointer) - kBase - region.offset;
 }
 
 // The last element of every array ends exactly where its region does: sizes and addresses come from
@@ -37,7 +42,7 @@ RC_GTEST_PROP(MoeLayout, LastElementsEndWhereTheirRegionsEnd, ()) {
   c.format = *rc::gen::element(WeightFormat::kW8A8, WeightFormat::kBf16);
   c.block_m = *rc::gen::element(16, 64, 128);
   const MoeLayout l = checked(c).value();
-  void* const base = nullptr;
+  void* const base = address();
   const std::int64_t tokens = l.max_rows * c.block_m;
   RC_ASSERT(offset_in(l.ready_word(base, c.ranks - 1), l.ready) + kFlagBytes == l.ready.bytes);
   RC_ASSERT(offset_in(l.arrived_word(base, 1, c.ranks - 1), l.arrived) + kFlagBytes ==
@@ -71,7 +76,7 @@ RC_GTEST_PROP(MoeLayout, LastElementsEndWhereTheirRegionsEnd, ()) {
 TEST(MoeLayout, CombineSlotsAreSlotMajor) {
   const MoeLayout l = checked(small()).value();
   const auto at = [&](std::uint32_t pair) {
-    return offset_in(l.combine_row(nullptr, pair), l.combine) / 2;
+    return offset_in(l.combine_row(address(), pair), l.combine) / 2;
   };
   EXPECT_EQ(at(0), 0);
   EXPECT_EQ(at(1), 100 * 1152);  // slot 1 of token 0
@@ -82,7 +87,7 @@ TEST(MoeLayout, OffsetsBeyond32Bits) {
   MoeConfig c = small();
   c.capacity = std::int64_t{1} << 28;
   const MoeLayout l = checked(c).value();
-  EXPECT_EQ(offset_in(l.combine_row(nullptr, 3u * ((1u << 28) - 1) + 2), l.combine),
+  EXPECT_EQ(offset_in(l.combine_row(address(), 3u * ((1u << 28) - 1) + 2), l.combine),
             (std::int64_t{3} * (1 << 28) - 1) * 1152 * 2);
   c.hidden = 7168;
   EXPECT_TRUE(checked(c).ok());

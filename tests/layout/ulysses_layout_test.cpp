@@ -7,6 +7,10 @@
 namespace xstage::layout {
 namespace {
 
+// Where a buffer might begin; only addresses are computed.
+constexpr std::intptr_t kBase = 4096;
+void* address() { return reinterpret_cast<void*>(kBase); }
+
 UlyssesConfig small() {
   UlyssesConfig c;
   c.ranks = 4;
@@ -27,11 +31,11 @@ TEST(UlyssesLayout, SlotsHoldTheLargestRank) {
   EXPECT_EQ(l.output_rows, 26);
   EXPECT_EQ(l.query.bytes, 2 * 2 * 101 * 8 * 64 * 2);
   const auto end = [](const void* p, const Region& r) {
-    return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(p)) - r.offset;
+    return reinterpret_cast<std::intptr_t>(p) - kBase - r.offset;
   };
-  EXPECT_EQ(end(l.query_row(nullptr, 1, 8, 1, 100, 8), l.query), l.query.bytes);
-  EXPECT_EQ(end(l.key_row(l.value, nullptr, 1, 8, 1, 100, 8), l.value), l.value.bytes);
-  EXPECT_EQ(end(l.output_row(nullptr, 1, 26, 1, 25, 30), l.output), l.output.bytes);
+  EXPECT_EQ(end(l.query_row(address(), 1, 8, 1, 100, 8), l.query), l.query.bytes);
+  EXPECT_EQ(end(l.key_row(l.value, address(), 1, 8, 1, 100, 8), l.value), l.value.bytes);
+  EXPECT_EQ(end(l.output_row(address(), 1, 26, 1, 25, 30), l.output), l.output.bytes);
   EXPECT_LE(l.query.offset + l.query.bytes, l.key.offset);
   EXPECT_LE(l.key.offset + l.key.bytes, l.value.offset);
   EXPECT_LE(l.value.offset + l.value.bytes, l.output.offset);
@@ -42,8 +46,8 @@ TEST(UlyssesLayout, OutputInEitherOrder) {
   UlyssesConfig c = small();
   const auto at = [&](const UlyssesLayout& l, std::int64_t batch, std::int64_t row,
                       std::int64_t head) {
-    return (reinterpret_cast<std::intptr_t>(l.output_row(nullptr, 0, 26, batch, row, head)) -
-            l.output.offset) /
+    return (reinterpret_cast<std::intptr_t>(l.output_row(address(), 0, 26, batch, row, head)) -
+            kBase - l.output.offset) /
            2;
   };
   const UlyssesLayout rows_heads = checked(c).value();
