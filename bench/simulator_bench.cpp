@@ -19,6 +19,7 @@
 #include "cli/inputs.hpp"
 #include "cli/moe_simulation.hpp"
 #include "cli/provenance.hpp"
+#include "cuda/build_info.hpp"
 
 using namespace xstage;
 using nlohmann::json;
@@ -98,8 +99,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   const model::Profile profile = cli::profile_of(argv[1]);
+  json provenance = cli::provenance("simulator_bench", {argv[1]});
+  provenance["git_commit"] = git_commit();
   json out = {{"format", "xstage.bench/1"},
-              {"provenance", cli::provenance("simulator_bench", {argv[1]})},
+              {"provenance", std::move(provenance)},
               {"cores", std::thread::hardware_concurrency()}};
 
   table("tokens a rank (lingbot-video, 2 ranks)");
