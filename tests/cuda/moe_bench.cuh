@@ -107,6 +107,17 @@ class Bench {
   moe::Layer& layer() { return *layer_; }
   const std::vector<cudaStream_t>& streams() const { return streams_; }
   const layout::MoeConfig& config() const { return config_; }
+  /// Tokens of each rank, and the fullest expert's.
+  std::string described() const {
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(z_.experts), 0);
+    std::string out = "tokens";
+    for (std::size_t r = 0; r < tokens_.size(); ++r) {
+      out += " " + std::to_string(tokens_[r]);
+      for (const std::int32_t e : host_experts_[r])
+        if (e >= 0 && e < z_.experts) ++counts[static_cast<std::size_t>(e)];
+    }
+    return out + ", most " + std::to_string(*std::max_element(counts.begin(), counts.end()));
+  }
 
   /// Experts of every token; `choose(rank, token, slot list)` fills k ids.
   template <class Choose>

@@ -2,8 +2,12 @@
 // and replays of a captured graph.
 //   moe_long_device [LAUNCHES [REPLAYS [RANKS]]]    default 400, 100, and two ranks where there are
 //                                                   two GPUs
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <random>
 #include <string>
@@ -13,6 +17,16 @@
 
 namespace xstage::moe_test {
 namespace {
+
+/// What is running, for the alarm that ends a hang: which launch it was matters more than that.
+char g_running[200] = "nothing";
+void on_alarm(int) {
+  const char text[] = "HANGS: ";
+  static_cast<void>(!write(1, text, sizeof text - 1));
+  static_cast<void>(!write(1, g_running, std::strlen(g_running)));
+  static_cast<void>(!write(1, "\n", 1));
+  _exit(1);
+}
 
 MoeSchedule random_schedule(std::mt19937_64& random) {
   if (random() % 2 == 0) return MoeSchedule::wave(static_cast<std::int32_t>(1 + random() % 8));
@@ -59,9 +73,16 @@ void many_launches(int ranks, int launches, std::uint64_t seed) {
     for (int routing = 0; done < launches / static_cast<int>(std::size(all)); ++routing) {
       route_somehow(b, z, random);
       for (int i = 0; i < 4; ++i, ++done) {
-        must(b.layer().set_schedule(random_schedule(random), random() % 2 == 0
-                                                                 ? MoeDispatch::kPerRank
-                                                                 : MoeDispatch::kPerSlot),
+        const MoeSchedule schedule = random_schedule(random);
+        const bool per_slot = random() % 2 == 0;
+        std::snprintf(g_running, sizeof g_running,
+                      "%s, launch %d of routing %d (%s), %s, group %d, lead %ld", z.name.c_str(), i,
+                      routing, b.described().c_str(), per_slot ? "per slot" : "per rank",
+                      schedule.kind == schedule::MoeScheduleKind::kWave ? schedule.group : 0,
+                      static_cast<long>(schedule.lead));
+        alarm(5);
+        must(b.layer().set_schedule(schedule,
+                                    per_slot ? MoeDispatch::kPerSlot : MoeDispatch::kPerRank),
              "schedule");
         must(b.layer().launch(b.inputs(), b.streams()), "launch");
         // Every other time the launches follow each other without a pause.
@@ -74,6 +95,7 @@ void many_launches(int ranks, int launches, std::uint64_t seed) {
       }
       if (routing % 200 == 0) b.compare(3);
     }
+    alarm(0);
     expect(different == 0, "%.0f words differ",
            z.name + ", " + std::to_string(done) + " launches, " + std::to_string(checked) +
                " compared",
@@ -145,6 +167,7 @@ int main(int argc, char** argv) {
   const int replays = argc > 2 ? std::atoi(argv[2]) : 100;
   const int ranks = argc > 3 ? std::atoi(argv[3]) : std::min(gpus, 2);
   std::printf("seed %llu, %d ranks\n", static_cast<unsigned long long>(seed), ranks);
+  std::signal(SIGALRM, on_alarm);
   if (replays > 0) graphs(ranks, replays, seed);
   many_launches(ranks, launches, seed);
   std::printf("%s\n", g_ok ? "PASSED" : "FAILED");
