@@ -4,7 +4,7 @@
 usage: ulysses_torch.py LIBRARY [--gpus N] [--out FILE] [--rounds N] [--quick]
 
 LIBRARY is build/src/cuda/ulysses/libxstage_attention.so. One process a GPU, all of them busy with
-the same work. For each shape, rounds of the contenders take turns:
+the same work. For each shape, rounds of the contenders take turns, in an order drawn anew:
 
   attention          this project's kernel
   cudnn              torch's scaled_dot_product_attention, cuDNN back end
@@ -17,9 +17,12 @@ Needs PyTorch with CUDA 13; the exchanges need --gpus 2 or more.
 """
 import argparse
 import ctypes
+import datetime
+import hashlib
 import json
 import math
 import os
+import random as shuffler
 import statistics
 import subprocess
 
@@ -126,9 +129,11 @@ def measure(kernel, ranks, shape, rounds):
     flop = 4.0 * rows * rows * heads * dim
     launches = max(1, min(10, int(4e3 / (flop / 6e8))))
     samples = {what: [] for what in contenders}
+    order, shuffle = list(contenders), shuffler.Random(7)  # the same on every rank
     for turn in range(rounds + 2):
-        for what, run in contenders.items():
-            us = timed(run, launches)
+        shuffle.shuffle(order)
+        for what in order:
+            us = timed(contenders[what], launches)
             if turn >= 2:
                 samples[what].append(us)
     median = {what: statistics.median(s) for what, s in samples.items()}
@@ -156,7 +161,12 @@ def work(rank, options):
         dist.init_process_group("nccl", rank=rank, world_size=options.gpus,
                                 device_id=torch.device("cuda", rank))
     kernel = Kernel(options.library)
-    document = {"format": "xstage.bench_torch/1", "machine": machine(), "ranks": options.gpus,
+    with open(options.library, "rb") as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    document = {"format": "xstage.bench_torch/1",
+                "created_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "library_sha256": digest, "git_commit": options.commit,
+                "machine": machine(), "ranks": options.gpus,
                 "accuracy": accuracy(kernel), "layers": []}
     if rank == 0:
         for row in document["accuracy"]:
@@ -186,6 +196,7 @@ def main():
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--out")
+    parser.add_argument("--commit", help="of the sources the library was built from, for the document")
     parser.add_argument("--quick", action="store_true", help="two shapes only")
     options = parser.parse_args()
     if options.gpus > 1:

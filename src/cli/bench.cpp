@@ -180,7 +180,7 @@ class Bench {
   Result<bool> take_times(const AttentionLayer& layer, const layout::UlyssesConfig& config,
                           ulysses::Group& group) {
     constexpr std::size_t kCount = std::size(kTimed);
-    constexpr double kShapeUs = 2.5e6;
+    constexpr double kShapeUs = 1.2e6;
     std::vector<std::vector<double>> times(kCount);
     std::vector<int> launches(kCount, 1);
     std::vector<std::size_t> turn(kCount);
@@ -203,7 +203,7 @@ class Bench {
       }
       if (round == -1)
         rounds = options_.rounds > 0 ? options_.rounds
-                                     : std::clamp(static_cast<int>(kShapeUs / round_us), 15, 81);
+                                     : std::clamp(static_cast<int>(kShapeUs / round_us), 11, 81);
     }
     nlohmann::json rows = nlohmann::json::array();
     std::vector<double> median;
@@ -329,7 +329,7 @@ void add_bench(CLI::App& app, Session& session) {
       ->capture_default_str();
   ulysses
       ->add_option("--rounds", options->rounds,
-                   "Times each sequence is measured (0: as many as take 2.5 s, 15 to 81)")
+                   "Times each sequence is measured (0: as many as take 1.2 s, 11 to 81)")
       ->capture_default_str();
   ulysses->add_option("--out", options->out, "File for the JSON document");
   ulysses->add_option("--spans", options->spans,

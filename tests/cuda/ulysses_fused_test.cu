@@ -4,6 +4,7 @@
 #include <random>
 
 #include "cuda/ptx/clock.cuh"
+#include "cuda/ulysses/exchange.hpp"
 #include "ulysses_ranks.cuh"
 
 namespace xstage::ulysses::test {
@@ -119,6 +120,35 @@ class Layer {
     }
   }
 
+  /// The baseline: local output, then the push All-to-All; in a graph of its own, or directly.
+  void run_with_push(bool captured) {
+    const UlyssesConfig& c = layout_.config;
+    for (std::int32_t rank = 0; rank < group_.ranks(); ++rank) {
+      group_.use(rank);
+      const AttentionInputs in = inputs(rank);
+      local_.push_back(std::make_unique<DeviceArray<std::uint16_t>>(
+          c.batch * c.rows * in.query.shape[2] * c.head_dim));
+      const TensorView out = TensorView::contiguous(local_.back()->get(), ScalarType::kBf16,
+                                                    c.batch, c.rows, in.query.shape[2], c.head_dim);
+      const Result<Attention> local = Attention::local(in, out);
+      ASSERT_TRUE(local.ok()) << local.error().message();
+      const Result<Exchange> push = Exchange::output(group_.output(layout_, rank), out);
+      ASSERT_TRUE(push.ok()) << push.error().message();
+      const cudaStream_t stream = group_.stream(rank);
+      if (captured) CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+      ASSERT_TRUE(local.value().launch(stream).ok());
+      ASSERT_TRUE(push.value().launch(stream).ok());
+      if (!captured) continue;
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t replay = nullptr;
+      CUDA_OK(cudaStreamEndCapture(stream, &graph));
+      CUDA_OK(cudaGraphInstantiate(&replay, graph, 0));
+      cudaGraphDestroy(graph);
+      CUDA_OK(cudaGraphLaunch(replay, stream));
+      cudaGraphExecDestroy(replay);  // when it has run
+    }
+  }
+
   cudaGraphExec_t captured(std::int32_t rank, int launches) {
     group_.use(rank);
     const cudaStream_t stream = group_.stream(rank);
@@ -226,7 +256,7 @@ class Layer {
   using Arrays = std::vector<std::unique_ptr<DeviceArray<std::uint16_t>>>;
   RankGroup& group_;
   UlyssesLayout layout_;
-  Arrays query_, key_, value_, wanted_;
+  Arrays query_, key_, value_, wanted_, local_;
   std::vector<Result<Attention>> launches_;
   std::vector<std::unique_ptr<DeviceArray<unsigned long long>>> different_;
 };
@@ -289,6 +319,30 @@ TEST_F(FusedAttention, TextOnAllRanksBeforeAndAfter) {
       {0, 77, layout::kAllRanks, 0}, {77, 577, 0, 77}, {577, 1077, 1, 77}, {1077, 1127, -1, 577}};
   for (const std::int64_t head_dim : {64, 128})
     expect_layer(*ranks_group, config_of(2, 1, 1127, 4, 4, head_dim, table), epoch, 2);
+}
+
+// Few enough tiles that the exchanges of all ranks fit on one GPU at once.
+TEST_F(FusedAttention, ThePushGivesTheSame) {
+  const auto expect_pushed = [&](const UlyssesConfig& config) {
+    const auto ranks_group = group(config.ranks);
+    Layer layer(*ranks_group, config, 7);
+    for (int epoch = 1; epoch <= 3; ++epoch) {
+      layer.poison(epoch & 1);
+      layer.run_with_push(epoch == 3);
+      ranks_group->synchronize();
+      layer.expect_right(epoch & 1);
+    }
+  };
+  for (const std::int32_t ranks : {1, 2, 3, 4}) {
+    expect_pushed(config_of(ranks, 1, 500, 2 * ranks + 1, 2 * ranks + 1, 128, shares(500, ranks)));
+    expect_pushed(config_of(ranks, 2, 301, ranks, ranks, 64, shares(301, ranks)));
+    UlyssesConfig heads_first = config_of(ranks, 1, 200, 2 * ranks, ranks, 128, shares(200, ranks));
+    heads_first.output_order = layout::OutputOrder::kHeadsRows;
+    expect_pushed(heads_first);
+  }
+  const std::vector<RowSegment> table = {
+      {0, 77, layout::kAllRanks, 0}, {77, 177, 0, 77}, {177, 277, 1, 77}, {277, 300, -1, 177}};
+  expect_pushed(config_of(2, 1, 300, 4, 4, 128, table));
 }
 
 TEST_F(FusedAttention, LargeLayerOverAllGpus) {

@@ -2,6 +2,8 @@
 // Needs two GPUs; skipped with fewer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "cpu/ulysses_data.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ulysses/group.hpp"
@@ -66,6 +68,20 @@ TEST_F(UlyssesLayer, EvenAndUnevenShards) {
 }
 
 TEST_F(UlyssesLayer, UnevenHeads) { expect_right(config_of(1, 300, 5, 5, 128)); }
+
+TEST_F(UlyssesLayer, AllGpusOfTheNode) {
+  const auto api = cuda::system_driver();
+  const auto gpus = std::min<std::size_t>(8, cuda::look_around(*api).gpus.size());
+  if (gpus < 3) GTEST_SKIP() << "needs a GPU: more than two of them";
+  for (std::int32_t ranks = 3; ranks <= static_cast<std::int32_t>(gpus); ++ranks) {
+    UlyssesConfig c = config_of(1, 777, 12, 12, 128);
+    c.ranks = ranks;
+    layout::set_segments(c, layout::sharded(c.rows, ranks));
+    layout::set_key_segments(c, layout::sharded(c.rows, ranks));
+    expect_right(c);
+    expect_right(c, {}, Sequence::kPerDestination);
+  }
+}
 
 TEST_F(UlyssesLayer, GroupedHeads) {
   expect_right(config_of(1, 300, 8, 2, 128));

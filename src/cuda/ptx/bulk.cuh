@@ -22,6 +22,12 @@ __device__ __forceinline__ void bulk_wait_source() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+/// The same for all but the newest `kGroups` groups.
+template <int kGroups>
+__device__ __forceinline__ void bulk_wait_source_but() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
+}
+
 /// The writes of every committed group are made visible to the executing thread.
 __device__ __forceinline__ void bulk_wait_done() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -81,6 +81,7 @@ Result<bool> fill_local(const AttentionInputs& in, const TensorView& output, Par
   params.segment_count = 1;
   params.segments[0] = {0, params.rows, 0, 0};
   params.order = order_of<T>(params, in.query.shape[0], schedule::UlyssesOrderKind::kRowMajor);
+  params.tiles = static_cast<std::uint32_t>(params.order.size());
   return fill_target<T>(output, 0, 0, params);
 }
 
@@ -92,12 +93,15 @@ Result<bool> fill_fused(const AttentionInputs& in, const RankMemory& out, Params
   const layout::HeadShare own =
       layout::heads_of(config.heads, config.kv_heads, config.ranks, out.rank);
   params.fused = true;
-  params.remote_first = config.order == schedule::UlyssesOrderKind::kRemoteFirst;
   params.first_head = static_cast<std::int32_t>(own.query.begin);
   params.segment_count = config.segment_count;
   std::copy_n(config.segments, config.segment_count, params.segments);
   params.signals = signals_of(out, kAttention);
   params.order = order_of<T>(params, config.batch, config.order);
+  params.tiles = static_cast<std::uint32_t>(params.order.size());
+  params.remote_tiles = config.order == schedule::UlyssesOrderKind::kRemoteFirst
+                            ? static_cast<std::uint32_t>(params.order.remote_tiles())
+                            : params.tiles;
   const std::int64_t received =
       layout::rows_received(config.segments, config.segment_count, out.rank);
   for (std::int32_t rank = 0; rank < config.ranks; ++rank) {

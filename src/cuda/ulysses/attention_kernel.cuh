@@ -1,7 +1,8 @@
 // Attention forward for sm_90a, persistent: each block walks its tiles of the schedule.
 //
 //   producer   one thread: loads Q, K and V by TMA                        producer.cuh
-//   storer     one thread: output by TMA to its owners, their signals     storer.cuh, signals.cuh
+//   storer     one thread: output by TMA to its owners, and tells them    storer.cuh
+//   signaller  one thread: opens the launch, waits for other ranks        signals.cuh
 //   consumers  two or three warpgroups: products, softmax, staging        consumer.cuh, output.cuh
 //
 // The schedule is xstage/schedule/ulysses.hpp. In a fused launch the output goes straight to the
@@ -31,7 +32,9 @@ __device__ __forceinline__ void init_barriers(Shared<T>& shared) {
     ptx::mbarrier_init(&shared.staged[group], 4);
     ptx::mbarrier_init(&shared.staging_free[group], 1);
   }
+  ptx::mbarrier_init(&shared.started, 1);
   ptx::mbarrier_init(&shared.slot_known, 1);
+  ptx::mbarrier_init(&shared.open, 1);
   ptx::mbarrier_init(&shared.stored, 1);
   ptx::fence_mbarrier_init();
 }
@@ -49,6 +52,21 @@ __device__ __forceinline__ void store(const Params& params, Shared<T>& shared) {
   static_assert(sizeof(Storer<T>) <= sizeof(shared.storer));
   auto& storer = *new (shared.storer) Storer<T>(params, shared);
   storer.run();
+}
+
+/// The waits for other ranks begin with the launch, so that they are over when the last tile is.
+template <class T>
+__device__ __forceinline__ void signal(const Params& params, Shared<T>& shared) {
+  static_assert(sizeof(LaunchSignals) <= sizeof(shared.signals));
+  // Behind the first loads: its accesses at system scope held them up by 0.8 us.
+  await(&shared.started, 0);
+  shared.slot = params.fused ? LaunchSignals::slot_of(params.signals) : 0;
+  ptx::mbarrier_arrive(&shared.slot_known);
+  if (!params.fused) return;
+  auto& signals = *new (shared.signals) LaunchSignals(params.signals, sync::Site::kOutputPieces);
+  signals.begin();
+  ptx::mbarrier_arrive(&shared.open);
+  signals.wait();
 }
 
 template <class T>
@@ -71,6 +89,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     ptx::dependency_wait();  // for the consumers too: all that they do follows from a load
     if (threadIdx.x == 0) produce(params, shared);
     if (threadIdx.x == 32) store(params, shared);
+    if (threadIdx.x == 64) signal(params, shared);
   } else {
     ptx::set_registers_up<T::kConsumerRegisters>();
     Consumer<T>(params, shared, group - 1).run();

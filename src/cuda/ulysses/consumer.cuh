@@ -26,6 +26,8 @@ class Consumer {
     Output<T> output(params_, shared_, group_);
     for (std::uint32_t tile = 0;; ++tile) {
       await(&shared_.query_full, tile & 1);
+      if (tile == 0 && group_ == 0 && threadIdx.x % 128 == 0)
+        ptx::mbarrier_arrive(&shared_.started);
       const TileNote note = uniform(shared_.note[tile & 1]);
       if (note.row < 0) break;
       float o[T::kHeadDim / 2];
@@ -40,7 +42,6 @@ class Consumer {
       softmax_.finish(inverse, lse);
       output.store(note, o, inverse, lse);
     }
-    output.finish();
   }
 
  private:

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <string>
 #include <type_traits>
 
 #include "cuda/probe/check.cuh"
+#include "cuda/ptx/bulk.cuh"
+#include "cuda/ptx/bulk_load.cuh"
 #include "cuda/ptx/dependent.cuh"
-#include "cuda/ptx/store.cuh"
 #include "cuda/ulysses/dependent_launch.hpp"
 #include "cuda/ulysses/signals.cuh"
 #include "cuda/ulysses/signals.hpp"
@@ -24,11 +26,14 @@ struct CopyJob {
   std::int64_t source_batch = 0, source_row = 0, source_head = 0;  ///< strides, in elements
   std::int64_t target_batch = 0, target_row = 0, target_head = 0;
   std::int64_t first_tile = 0;  ///< of the launch
-  schedule::FastDivisor by_rows, by_units;
-  std::int32_t rows_all = 0;   ///< batch · rows
-  std::int32_t tile_rows = 1;  ///< rows a tile
+  schedule::FastDivisor by_rows, by_pieces;
+  std::int32_t rows_all = 0;     ///< batch · rows
+  std::int32_t tile_rows = 1;    ///< rows a tile
+  std::int32_t row_bytes = 0;    ///< of these heads
+  std::int32_t piece_bytes = 0;  ///< that lie together on both sides: a row, or a head of it
   std::int32_t heads = 0;
   std::int32_t rank = 0;
+  bool source_flat = false, target_flat = false;  ///< rows follow each other without gaps
 };
 
 inline constexpr int kMaxJobs = 160;
@@ -38,6 +43,7 @@ struct ExchangeHead {
   Signals signals;
   std::int64_t tiles[2] = {};  ///< for other ranks, for this one
   std::int64_t places = 0;     ///< turns of one tile for each rank; some at the end are empty
+  std::int64_t teams = 1;      ///< blocks that copy
   schedule::FastDivisor by_ranks;
   std::int64_t stored_before[kMaxRanks] = {};  ///< pieces there, by launches before this one
   std::int32_t remote_jobs = 0;                ///< they come first
@@ -60,99 +66,164 @@ struct ExchangeArgs {
 
 namespace {
 
-constexpr int kThreads = 256;  // of a team, which copies one tile at a time
-constexpr int kTeams = 2;      // of a block
-constexpr int kUnroll = 8;     // loads in flight a thread, so that latency does not limit the link
-constexpr int kTileUnits = kThreads * kUnroll;
-constexpr int kBlockThreads = kTeams * kThreads + 32;
+constexpr int kTileBytes = 16 * 1024;  // one stage; rows of a tile
+constexpr int kStages = 12;
+constexpr int kLag = 8;  // tiles whose stores may still read their stage
+constexpr int kBlockThreads = 96;
 
-/// Copies one tile of a job, 16 bytes a thread and step: all loads first, then all stores.
-__device__ __forceinline__ void copy_tile(const CopyJob& job, int unit_bits, int slot,
-                                          std::int32_t row0) {
-  const auto thread = static_cast<std::int32_t>(threadIdx.x % kThreads);
-  const std::int32_t row_units = job.heads << unit_bits;
-  const std::int32_t rows = min(job.tile_rows, job.rows_all - row0);
-  const std::int32_t units = rows * row_units;
-  const std::int32_t mask = (1 << unit_bits) - 1;
-  for (std::int32_t base = thread; base < units; base += kTileUnits) {
-    uint4 value[kUnroll];
-    std::int64_t place[kUnroll];
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      const std::int32_t unit = base + i * kThreads;
-      if (unit >= units) continue;
-      const auto tile_row =
-          static_cast<std::int32_t>(job.by_units.quotient(static_cast<std::uint32_t>(unit)));
-      const std::int32_t in_row = unit - tile_row * row_units;
-      const std::int32_t head = in_row >> unit_bits;
-      const std::int32_t column = (in_row & mask) * 8;
-      const auto batch = static_cast<std::int32_t>(
-          job.by_rows.quotient(static_cast<std::uint32_t>(row0 + tile_row)));
-      const std::int32_t row =
-          row0 + tile_row - batch * static_cast<std::int32_t>(job.by_rows.divisor());
-      value[i] =
-          *reinterpret_cast<const uint4*>(job.source + batch * job.source_batch +
-                                          row * job.source_row + head * job.source_head + column);
-      place[i] = batch * job.target_batch + row * job.target_row + head * job.target_head + column;
+struct ExchangeShared {
+  alignas(128) std::uint8_t tile[kStages][kTileBytes];
+  std::uint64_t full[kStages], empty[kStages];
+  std::int64_t sent[1][kMaxRanks];
+  alignas(16) std::uint8_t signals[sizeof(LaunchSignals)];
+};
+
+/// The tiles of one block, in order. Tiles for this rank itself take turns with the others: a copy
+/// in its own memory then runs while the link is busy.
+template <int kJobs>
+struct Walk {
+  const ExchangeArgs<kJobs>& args;
+  std::int64_t place;
+  std::int32_t remote_job = 0, own_job = args.head.remote_jobs;
+  const CopyJob* job = nullptr;
+  std::int32_t row0 = 0, rows = 0;
+
+  __device__ explicit Walk(const ExchangeArgs<kJobs>& a)
+      : args(a), place(static_cast<std::int64_t>(blockIdx.x) - 1) {
+    if (place < 0 || place >= a.head.teams) place = a.head.places;
+  }
+
+  __device__ bool next() {
+    const ExchangeHead& head = args.head;
+    while (place < head.places) {
+      const auto turn =
+          static_cast<std::int64_t>(head.by_ranks.quotient(static_cast<std::uint64_t>(place)));
+      const auto in_turn = place - turn * head.by_ranks.divisor();
+      place += head.teams;
+      const bool own = in_turn == head.signals.ranks - 1;
+      const std::int64_t tile = own ? turn : turn * (head.signals.ranks - 1) + in_turn;
+      if (tile >= head.tiles[own]) continue;
+      std::int32_t at = own ? own_job : remote_job;
+      const std::int32_t last = own ? head.job_count : head.remote_jobs;
+      while (at + 1 < last && args.jobs[at + 1].first_tile <= tile) ++at;
+      (own ? own_job : remote_job) = at;
+      job = &args.jobs[at];
+      row0 = static_cast<std::int32_t>((tile - job->first_tile) * job->tile_rows);
+      rows = min(job->tile_rows, job->rows_all - row0);
+      return true;
     }
-#pragma unroll
-    for (int i = 0; i < kUnroll; ++i)
-      if (base + i * kThreads < units) ptx::st_global_v4(job.target[slot] + place[i], value[i]);
+    return false;
+  }
+};
+
+/// Calls visit(element offset in the tensor, bytes into the tile, bytes) for what lies together,
+/// lanes in turn.
+template <class Visit>
+__device__ __forceinline__ void for_each_part(const CopyJob& j, std::int32_t row0,
+                                              std::int32_t rows, bool flat, std::int64_t of_batch,
+                                              std::int64_t of_row, std::int64_t of_head,
+                                              Visit&& visit) {
+  const auto lane = static_cast<std::int32_t>(threadIdx.x % 32);
+  const auto offset = [&](std::int32_t row, std::int32_t head) {
+    const auto batch =
+        static_cast<std::int32_t>(j.by_rows.quotient(static_cast<std::uint32_t>(row)));
+    return batch * of_batch +
+           (row - batch * static_cast<std::int32_t>(j.by_rows.divisor())) * of_row + head * of_head;
+  };
+  if (flat) {
+    if (lane == 0) visit(offset(row0, 0), 0, rows * j.row_bytes);
+    return;
+  }
+  const auto pieces = static_cast<std::int32_t>(j.by_pieces.divisor());
+  for (std::int32_t i = lane; i < rows * pieces; i += 32) {
+    const auto row = static_cast<std::int32_t>(j.by_pieces.quotient(static_cast<std::uint32_t>(i)));
+    visit(offset(row0 + row, i - row * pieces), i * j.piece_bytes, j.piece_bytes);
   }
 }
 
+template <int kJobs>
+__device__ __forceinline__ void load_tiles(const ExchangeArgs<kJobs>& args,
+                                           ExchangeShared& shared) {
+  Walk<kJobs> walk(args);
+  for (std::uint32_t n = 0; walk.next(); ++n) {
+    const std::uint32_t stage = n % kStages;
+    if (n >= kStages)
+      while (!ptx::mbarrier_try_wait(&shared.empty[stage], (n / kStages + 1) & 1)) {
+      }
+    const CopyJob& j = *walk.job;
+    if (threadIdx.x % 32 == 0)
+      ptx::mbarrier_arrive_expect(&shared.full[stage],
+                                  static_cast<std::uint32_t>(walk.rows * j.row_bytes));
+    __syncwarp();
+    for_each_part(j, walk.row0, walk.rows, j.source_flat, j.source_batch, j.source_row,
+                  j.source_head, [&](std::int64_t from, std::int32_t at, std::int32_t bytes) {
+                    ptx::bulk_load(shared.tile[stage] + at, j.source + from,
+                                   static_cast<std::uint32_t>(bytes), &shared.full[stage]);
+                  });
+  }
+}
+
+template <int kJobs>
+__device__ __forceinline__ void store_tiles(const ExchangeArgs<kJobs>& args,
+                                            ExchangeShared& shared) {
+  const int slot = LaunchSignals::slot_of(args.head.signals);
+  Walk<kJobs> walk(args);
+  for (std::uint32_t n = 0; walk.next(); ++n) {
+    const std::uint32_t stage = n % kStages;
+    while (!ptx::mbarrier_try_wait(&shared.full[stage], (n / kStages) & 1)) {
+    }
+    const CopyJob& j = *walk.job;
+    std::uint16_t* const target = j.target[slot];
+    for_each_part(j, walk.row0, walk.rows, j.target_flat, j.target_batch, j.target_row,
+                  j.target_head, [&](std::int64_t to, std::int32_t at, std::int32_t bytes) {
+                    ptx::bulk_store(target + to, shared.tile[stage] + at,
+                                    static_cast<std::uint32_t>(bytes));
+                  });
+    ptx::bulk_commit();
+    if (threadIdx.x % 32 == 0)
+      shared.sent[0][j.rank] += static_cast<std::int64_t>(walk.rows) * j.heads;
+    if (n < kLag) continue;
+    ptx::bulk_wait_source_but<kLag>();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&shared.empty[(n - kLag) % kStages]);
+  }
+  ptx::bulk_wait_done();
+  ptx::fence_proxy_async();
+}
+
 /// The first block only signals: a release waits until the stores of its SM are done, so on an SM
-/// that copies all the while the launch's opening took 35 us. In the other blocks teams of threads
-/// copy, and one more warp has a thread that signals, whose waits nobody waits for.
+/// that copies all the while the launch's opening took 35 us. In the others one warp loads tiles
+/// into a ring in shared memory, one stores them at their owners, and one thread signals.
 template <int kJobs>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     exchange_rows(const __grid_constant__ ExchangeArgs<kJobs> args) {
-  __shared__ std::int64_t sent[kTeams][kMaxRanks];
-  __shared__ __align__(16) std::uint8_t storage[sizeof(LaunchSignals)];  // no registers for it
-  const ExchangeHead& params = args.head;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  auto& shared = *reinterpret_cast<ExchangeShared*>(memory);
   ptx::dependents_may_start();
-  ptx::dependency_wait();
-  if (threadIdx.x >= kTeams * kThreads) {
-    auto& signals = *reinterpret_cast<LaunchSignals*>(storage);
-    if (threadIdx.x == kTeams * kThreads)
-      (new (storage) LaunchSignals(params.signals, params.site))->begin();
-    __syncthreads();
-    if (threadIdx.x == kTeams * kThreads) {
-      signals.tell(sent);
-      signals.wait();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(&shared.full[i], 1);
+      ptx::mbarrier_init(&shared.empty[i], 1);
     }
-    return;
-  }
-  const int team = static_cast<int>(threadIdx.x / kThreads);
-  const bool first = threadIdx.x % kThreads == 0;
-  if (first)
+    ptx::fence_mbarrier_init();
     for (int rank = 0; rank < kMaxRanks; ++rank)
-      sent[team][rank] = blockIdx.x == 0 && team == 0 ? params.stored_before[rank] : 0;
-  const int slot = LaunchSignals::slot_of(params.signals);
-  // Tiles for this rank itself take turns with the others: a copy in its own memory then runs while
-  // the link is busy.
-  std::int32_t remote_job = 0, own_job = params.remote_jobs;
-  const std::int64_t teams = (static_cast<std::int64_t>(gridDim.x) - 1) * kTeams;
-  std::int64_t place = (static_cast<std::int64_t>(blockIdx.x) - 1) * kTeams + team;
-  for (; blockIdx.x > 0 && place < params.places; place += teams) {
-    const auto turn =
-        static_cast<std::int64_t>(params.by_ranks.quotient(static_cast<std::uint64_t>(place)));
-    const auto in_turn = place - turn * params.by_ranks.divisor();
-    const bool own = in_turn == params.signals.ranks - 1;
-    const std::int64_t tile = own ? turn : turn * (params.signals.ranks - 1) + in_turn;
-    if (tile >= params.tiles[own]) continue;
-    std::int32_t job = own ? own_job : remote_job;
-    const std::int32_t last = own ? params.job_count : params.remote_jobs;
-    while (job + 1 < last && args.jobs[job + 1].first_tile <= tile) ++job;
-    (own ? own_job : remote_job) = job;
-    const CopyJob& j = args.jobs[job];
-    const auto row0 = static_cast<std::int32_t>((tile - j.first_tile) * j.tile_rows);
-    copy_tile(j, params.unit_bits, slot, row0);
-    if (first)
-      sent[team][j.rank] +=
-          static_cast<std::int64_t>(min(j.tile_rows, j.rows_all - row0)) * j.heads;
+      shared.sent[0][rank] = blockIdx.x == 0 ? args.head.stored_before[rank] : 0;
   }
   __syncthreads();
+  ptx::dependency_wait();
+  auto& signals = *reinterpret_cast<LaunchSignals*>(shared.signals);
+  const bool signaller = threadIdx.x == 64;
+  if (threadIdx.x < 32)
+    load_tiles(args, shared);
+  else if (threadIdx.x < 64)
+    store_tiles(args, shared);
+  else if (signaller)
+    (new (shared.signals) LaunchSignals(args.head.signals, args.head.site))->begin();
+  __syncthreads();
+  if (signaller) {
+    signals.tell(shared.sent);
+    signals.wait();
+  }
 }
 
 class JobList {
@@ -169,10 +240,18 @@ class JobList {
       return bad_input("the row segments are too many for one exchange", "segments",
                        std::to_string(params_.job_count), "a table with fewer segments");
     const std::int64_t batch = source.shape[0];
-    const std::int64_t row_units = heads << params_.unit_bits;
-    if (batch * rows > INT32_MAX || row_units > kTileUnits * 1024)
+    const std::int64_t dim = std::int64_t{8} << params_.unit_bits;
+    const std::int64_t most = kTileBytes / 2 / dim;
+    if (heads > most) {
+      const auto first = add(rank, source, row, rows, head, most, target, target_row,
+                             target_first_head, slot_elements);
+      if (!first.ok()) return first;
+      return add(rank, source, row, rows, head + most, heads - most, target, target_row,
+                 target_first_head + most, slot_elements);
+    }
+    if (batch * rows > INT32_MAX)
       return bad_input("an exchange's piece is too large", "rows", std::to_string(batch * rows),
-                       "below 2^31 rows, 2^21 units of 16 bytes a row");
+                       "below 2^31 rows");
     CopyJob& job = params_.jobs[params_.job_count++];
     job.source = static_cast<const std::uint16_t*>(source.data) + source.index(0, row, head);
     auto* const first =
@@ -185,9 +264,19 @@ class JobList {
     job.target_row = target.stride[1];
     job.target_head = target.stride[2];
     job.by_rows = schedule::FastDivisor(static_cast<std::uint32_t>(rows));
-    job.by_units = schedule::FastDivisor(static_cast<std::uint32_t>(row_units));
     job.rows_all = static_cast<std::int32_t>(batch * rows);
-    job.tile_rows = static_cast<std::int32_t>(std::max<std::int64_t>(1, kTileUnits / row_units));
+    job.row_bytes = static_cast<std::int32_t>(2 * heads * dim);
+    job.tile_rows = std::max(1, kTileBytes / job.row_bytes);
+    const bool source_dense = heads == 1 || job.source_head == dim;
+    const bool target_dense = heads == 1 || job.target_head == dim;
+    const bool whole = source_dense && target_dense;
+    job.piece_bytes = whole ? job.row_bytes : static_cast<std::int32_t>(2 * dim);
+    job.by_pieces = schedule::FastDivisor(whole ? 1 : static_cast<std::uint32_t>(heads));
+    const auto flat = [&](bool dense, std::int64_t of_row, std::int64_t of_batch) {
+      return dense && of_row == heads * dim && (batch == 1 || of_batch == rows * of_row);
+    };
+    job.source_flat = flat(source_dense, job.source_row, job.source_batch);
+    job.target_flat = flat(target_dense, job.target_row, job.target_batch);
     job.heads = static_cast<std::int32_t>(heads);
     job.rank = rank;
     std::int64_t& tiles = params_.tiles[rank == params_.signals.rank];
@@ -227,7 +316,10 @@ auto with_jobs(std::int32_t count, Make&& make) {
 Result<int> deal(ExchangeParams& params) {
   cudaFuncAttributes attributes{};
   XSTAGE_CUDA_TRY(with_jobs(params.job_count, [&](auto jobs) {
-    return cudaFuncGetAttributes(&attributes, exchange_rows<jobs>);
+    const cudaError_t found = cudaFuncGetAttributes(&attributes, exchange_rows<jobs>);
+    if (found != cudaSuccess) return found;
+    return cudaFuncSetAttribute(exchange_rows<jobs>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(sizeof(ExchangeShared)));
   }));
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
@@ -235,8 +327,10 @@ Result<int> deal(ExchangeParams& params) {
   const std::int64_t ranks = params.signals.ranks, others = ranks > 1 ? ranks - 1 : 1;
   params.by_ranks = schedule::FastDivisor(static_cast<std::uint32_t>(ranks));
   params.places = ranks * std::max(params.tiles[1], (params.tiles[0] + others - 1) / others);
-  const std::int64_t grid =
-      1 + std::min<std::int64_t>((params.places + kTeams - 1) / kTeams, sms - 1);
+  const std::int64_t grid = 1 + std::min<std::int64_t>(params.places, sms - 1);
+  // Blocks that share no factor with the ranks get tiles of both kinds in turn.
+  params.teams = std::max<std::int64_t>(1, grid - 1);
+  while (std::gcd(params.teams, ranks) != 1) --params.teams;
   return static_cast<int>(grid);
 }
 
@@ -397,7 +491,7 @@ Result<bool> Exchange::launch(void* stream) const {
     ExchangeArgs<jobs> args;
     args.head = *params_;
     std::copy_n(params_->jobs, std::min<std::int32_t>(params_->job_count, jobs), args.jobs);
-    return launch_dependent(exchange_rows<jobs>, args, grid_, kBlockThreads, 0,
+    return launch_dependent(exchange_rows<jobs>, args, grid_, kBlockThreads, sizeof(ExchangeShared),
                             static_cast<cudaStream_t>(stream));
   });
 }

@@ -83,6 +83,9 @@ std::int32_t pace_of(int blocks, double gb_per_s) {
 /// One block an SM, fewer where there are fewer tiles.
 template <class T>
 Result<int> grid_of(const Params& params) {
+  if (params.order.size() > INT32_MAX)
+    return bad_input("the tiles are too many for one launch", "tiles",
+                     std::to_string(params.order.size()), "below 2^31");
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
   XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));

@@ -62,13 +62,7 @@ class Output {
     await_staging();
     stage(o, inverse);
     if (params_.straddling) store_rows(note, begin, end);
-    hand_over({begin, note.head, note.batch, note.marks});
-  }
-
-  /// Nothing more will be staged.
-  __device__ __forceinline__ void finish() {
-    await_staging();
-    hand_over({-1, 0, 0, 0});
+    hand_over({begin, note.head, note.batch});
   }
 
  private:
@@ -130,8 +124,8 @@ class Output {
   __device__ __forceinline__ void store_rows(const TileNote& note, std::int32_t begin,
                                              std::int32_t end) {
     ptx::named_barrier_sync(kSync + group_, 128);  // rows of other warps
-    if (params_.fused) await(&shared_.slot_known, 0);
-    const int slot = params_.fused ? shared_.slot : 0;
+    await(&shared_.slot_known, 0);
+    const int slot = shared_.slot;
     const std::int32_t head = params_.first_head + note.head;
     for_each_piece(params_, begin, end, [&](const Piece& piece) {
       if (by_boxes(params_, piece)) return;

@@ -65,9 +65,12 @@ struct Params {
   /// below the link's rate and none has its loads stuck behind stores; 0: as fast as they go.
   std::int32_t pace_ns = 0;
   bool fused = false;
-  bool remote_first = false;  ///< so the order of tiles is
-  bool straddling = false;    ///< some pieces are not whole boxes: consumers store those
-  float scale_log2 = 0;       ///< logits scale · log2 e
+  std::uint32_t tiles = 0;
+  /// Those of them, at the front of the order, after which nothing goes to other ranks. All, where
+  /// the order does not put them there; none in a local launch.
+  std::uint32_t remote_tiles = 0;
+  bool straddling = false;  ///< some pieces are not whole boxes: consumers store those
+  float scale_log2 = 0;     ///< logits scale · log2 e
 };
 
 }  // namespace xstage::ulysses

@@ -23,29 +23,17 @@ class Producer {
     using Tiles = schedule::StaticTiles<schedule::UlyssesOrder>;
     static_assert(sizeof(Tiles) <= sizeof(shared_.tiles));
     Tiles& tiles = *new (shared_.tiles) Tiles(params_.order, blockIdx.x, gridDim.x);
-    // A tile is loaded when it is known what follows it.
-    TileNote& note = *new (shared_.next_note) TileNote();
-    bool more = true, any = false;
-    while (more) {
-      schedule::UlyssesTile tile;
-      more = tiles.next(tile);
-      if (any) {
-        if (!more) note.marks |= kLast;
-        if (params_.remote_first && note.remote != 0 && (!more || tile.local))
-          note.marks |= kLastRemote;
-        load_tile(note);
-      }
-      any = true;
+    schedule::UlyssesTile tile;
+    while (tiles.next(tile)) {
+      TileNote note;
       note.row = static_cast<std::int32_t>(tile.block) * T::kBlockM;
       note.batch = static_cast<std::int32_t>(tile.head) / params_.heads;
       note.head = static_cast<std::int32_t>(tile.head) - note.batch * params_.heads;
       int keys = params_.key_rows;
-      if (more && params_.key_lengths != nullptr)
-        keys = max(0, min(keys, params_.key_lengths[note.batch]));
+      if (params_.key_lengths != nullptr) keys = max(0, min(keys, params_.key_lengths[note.batch]));
       note.key_blocks = (keys + T::kBlockN - 1) / T::kBlockN;
       note.tail = keys - (note.key_blocks - 1) * T::kBlockN;
-      note.marks = 0;
-      note.remote = !tile.local;
+      load_tile(note);
     }
     TileNote last;
     last.row = -1;

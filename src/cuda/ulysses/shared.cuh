@@ -15,33 +15,21 @@ struct TileNote {
   std::int32_t batch = 0;
   std::int32_t key_blocks = 0;  ///< tiles of keys; 0 where every key is masked
   std::int32_t tail = 0;        ///< valid keys of the last one
-  std::int32_t marks = 0;       ///< kLastRemote, kLast
-  std::int32_t remote = 0;      ///< some of its rows go to other ranks
 };
-
-/// Marks of a tile: the last one of this block with rows of other ranks (where those come first),
-/// the last one of all.
-inline constexpr std::int32_t kLastRemote = 1, kLast = 2;
 
 /// What a consumer warpgroup tells the storer about 64 rows that it has staged.
 struct StagedNote {
-  std::int32_t row = 0;  ///< negative: this warpgroup is through
+  std::int32_t row = 0;
   std::int32_t head = 0;
   std::int32_t batch = 0;
-  std::int32_t marks = 0;
 };
 
 /// The same values, known to be equal in all lanes: products in a loop whose bound might differ
 /// between lanes would be serialised (C7520).
 __device__ __forceinline__ TileNote uniform(const TileNote& note) {
   const auto same = [](std::int32_t value) { return __shfl_sync(0xffffffff, value, 0); };
-  return {same(note.row),
-          same(note.head),
-          same(note.batch),
-          same(note.key_blocks),
-          same(note.tail),
-          same(note.marks),
-          0};
+  return {same(note.row), same(note.head), same(note.batch), same(note.key_blocks),
+          same(note.tail)};
 }
 
 template <class T>
@@ -54,15 +42,15 @@ struct alignas(1024) Shared {
   std::uint64_t key_full[T::kStages], key_empty[T::kStages];
   std::uint64_t value_full[T::kStages], value_empty[T::kStages];
   std::uint64_t staged[T::kConsumers], staging_free[T::kConsumers];
-  std::uint64_t slot_known;
-  std::uint64_t stored;  ///< all output has left the staging
+  std::uint64_t started;           ///< the first queries are there
+  std::uint64_t slot_known, open;  ///< of the launch's signals
+  std::uint64_t stored;            ///< all output has left the staging
   TileNote note[2];
   StagedNote staged_note[T::kConsumers];
   std::int32_t slot;  ///< of the output in this launch
   /// The loader's and the storer's objects live here: they would not stay in their few registers.
   alignas(16) std::uint8_t producer[64];
   alignas(16) std::uint8_t tiles[256];
-  alignas(16) std::uint8_t next_note[32];
   alignas(16) std::uint8_t storer[64];
   alignas(16) std::uint8_t spans[T::kSpans ? 64 : 16];
   alignas(16) std::uint8_t signals[256];

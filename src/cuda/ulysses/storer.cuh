@@ -25,29 +25,20 @@ class Storer {
       static_assert(sizeof(Spans) <= sizeof(shared_.spans));
       new (shared_.spans) Spans(params_.spans, true);
     }
-    static_assert(sizeof(LaunchSignals) <= sizeof(shared_.signals));
-    auto& signals = *reinterpret_cast<LaunchSignals*>(shared_.signals);
-    shared_.slot = 0;
-    if (params_.fused) {
-      shared_.slot = LaunchSignals::slot_of(params_.signals);
-      ptx::mbarrier_arrive(&shared_.slot_known);
-      for (int rank = 0; rank < kMaxRanks; ++rank) shared_.sent[0][rank] = 0;
-      (new (shared_.signals) LaunchSignals(params_.signals, sync::Site::kOutputPieces))->begin();
-    }
+    for (int rank = 0; rank < kMaxRanks; ++rank) shared_.sent[0][rank] = 0;
+    await(&shared_.slot_known, 0);
     parity_ = 0;
-    told_ = 0;
-    while (tile()) {
+    // The loader's tiles, by their positions in the order: blockIdx.x, + gridDim.x, + 2 gridDim.x …
+    for (position_ = blockIdx.x; position_ < params_.tiles; position_ = position_ + gridDim.x) {
+      tile();
       parity_ = parity_ ^ 1;
-      if (!params_.fused || (marks_ & kLastRemote) == 0) continue;
-      tell(signals);
-      told_ = 1;
+      if (position_ >= params_.remote_tiles || position_ + gridDim.x < params_.remote_tiles)
+        continue;
+      tell();  // it was the last one with rows of other ranks
     }
     // The end of the kernel publishes what stays here.
     ptx::mbarrier_arrive(&shared_.stored);
     if constexpr (T::kSpans) spans().~Spans();
-    if (!params_.fused) return;
-    if (told_ == 0) tell(signals);
-    signals.wait();
   }
 
  private:
@@ -55,20 +46,17 @@ class Storer {
     return *reinterpret_cast<Spans*>(shared_.spans);
   }
 
-  /// What every warpgroup has staged of a tile; false when they are through.
-  __device__ __forceinline__ bool tile() {
+  /// What every warpgroup has staged of a tile.
+  __device__ __forceinline__ void tile() {
 #pragma unroll 1
     for (group_ = 0; group_ < T::kConsumers; group_ = group_ + 1) {
       await(&shared_.staged[group_], parity_);
-      if (shared_.staged_note[group_].row < 0) return false;
-      marks_ = shared_.staged_note[group_].marks;
       if constexpr (T::kSpans) spans().begin();
       store(group_);
       if constexpr (T::kSpans) spans().end();
       ptx::bulk_wait_source();
       ptx::mbarrier_arrive(&shared_.staging_free[group_]);
     }
-    return true;
   }
 
   __device__ __forceinline__ void store(int group) {
@@ -77,20 +65,26 @@ class Storer {
         min(note.row + T::kRowsPerGroup, static_cast<std::int32_t>(params_.rows));
     for_each_piece(params_, note.row, end, [&](const Piece& piece) {
       shared_.sent[0][piece.rank] += piece.rows;
-      if (by_boxes(params_, piece)) send(group, piece);
+      if (!by_boxes(params_, piece)) return;
+      rank_ = piece.rank;
+      row_ = piece.row;
+      from_ = piece.skip;
+      to_ = piece.skip + piece.rows;
+      send(group);
     });
   }
 
-  __device__ __forceinline__ void send(int group, const Piece& piece) {
-    const StagedNote& note = shared_.staged_note[group];
-    const bool paced = piece.rank != params_.signals.rank && (note.marks & kLast) == 0;
+  __device__ __forceinline__ void send(int group) {
+    const bool paced = rank_ != params_.signals.rank && position_ + gridDim.x < params_.tiles;
 #pragma unroll 1
-    for (std::int32_t i = 0; i < piece.rows; i += kPieceRows) {
+    for (; from_ < to_; from_ = from_ + kPieceRows) {
       if (paced) keep_pace();
-      ptx::tensor_store(&params_.output[shared_.slot][piece.rank],
-                        shared_.output[group] + (piece.skip + i) * T::kHeadDim,
-                        {0, piece.row + i, 0, params_.first_head + note.head, note.batch});
+      const StagedNote& note = shared_.staged_note[group];
+      ptx::tensor_store(&params_.output[shared_.slot][rank_],
+                        shared_.output[group] + from_ * T::kHeadDim,
+                        {0, row_, 0, params_.first_head + note.head, note.batch});
       ptx::bulk_commit();
+      row_ = row_ + kPieceRows;
     }
   }
 
@@ -104,10 +98,11 @@ class Storer {
   }
 
   /// All that this block has for other ranks is stored there: they may know.
-  __device__ __forceinline__ void tell(LaunchSignals& signals) {
+  __device__ __forceinline__ void tell() {
     ptx::bulk_wait_done();
     ptx::fence_proxy_async();
-    signals.tell(shared_.sent);
+    await(&shared_.open, 0);
+    reinterpret_cast<LaunchSignals*>(shared_.signals)->tell(shared_.sent);
   }
 
   const Params& params_;
@@ -115,7 +110,10 @@ class Storer {
   std::uint64_t next_ns_ = 0;
   // Volatile, so in shared memory: there are no registers for them.
   volatile std::uint32_t parity_ = 0;
-  volatile std::int32_t group_ = 0, told_ = 0, marks_ = 0;
+  volatile std::uint32_t position_ = 0;
+  volatile std::int32_t group_ = 0;
+  // Of the piece that is being sent: where to, and what is left of it in the staging.
+  volatile std::int32_t rank_ = 0, row_ = 0, from_ = 0, to_ = 0;
 };
 
 }  // namespace xstage::ulysses
