@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cpu/ulysses_data.hpp"
 #include "cuda/driver.hpp"
@@ -123,6 +124,25 @@ TEST_F(UlyssesLayer, BaselinesGiveTheSame) {
     layout::set_segments(c, segments);
     layout::set_key_segments(c, segments);
     expect_right(c, {}, sequence);
+  }
+}
+
+TEST_F(UlyssesLayer, SpansOfTileStoresAreRecorded) {
+  for (const std::int64_t head_dim : {64, 128}) {
+    auto group = Group::create(config_of(1, 1152, 4, 4, head_dim), 2'000'000'000);
+    ASSERT_TRUE(group.ok()) << group.error().message();
+    ASSERT_TRUE((*group)->set_random_inputs(1).ok());
+    ASSERT_TRUE((*group)->run().ok());
+    const auto spans = (*group)->spans();
+    ASSERT_TRUE(spans.ok()) << spans.error().message();
+    const auto document = nlohmann::json::parse(*spans);
+    EXPECT_EQ("xstage.spans/1", document["format"]);
+    EXPECT_EQ(64 * 2 * head_dim, document["bytes"].get<std::int64_t>());
+    // 64 rows a burst: 18 of them for each of the two local heads.
+    std::size_t bursts = 0;
+    for (const auto& block : document["blocks"]) bursts += block["issue_us"].size();
+    EXPECT_EQ(36u, bursts);
+    ASSERT_TRUE((*group)->run().ok());  // epochs and slots still fit
   }
 }
 
