@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (!__syncthreads_and(good)) return;
   if (threadIdx.x == 0) mark(p, Mark::kCombined);
-  sum_slots(p);
+  sum_slots(p, s);
   if (p.marks == nullptr) return;
   __syncthreads();
   if (threadIdx.x == 0) mark(p, Mark::kEnd);

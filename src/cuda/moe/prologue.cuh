@@ -124,16 +124,24 @@ __device__ inline void write_routes(const FusedParams& p, const TokenRange& rang
   const std::int32_t topk = p.layout.config.topk;
   const auto pairs = static_cast<std::int32_t>((range.end - range.begin) * topk);
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  for (std::int32_t e = threadIdx.x; e < experts; e += kThreads) {
+  // Three threads an expert, a third of the workers each: many loads in flight, one latency.
+  constexpr unsigned kParts = 3;
+  const unsigned each = (gridDim.x + kParts - 1) / kParts;
+  for (std::int32_t e = threadIdx.x; e < experts; e += kThreads) s.total[e] = s.base[e] = 0;
+  __syncthreads();
+  for (std::int32_t i = threadIdx.x; i < experts * static_cast<int>(kParts); i += kThreads) {
+    const std::int32_t e = i % experts;
+    const unsigned first = static_cast<unsigned>(i / experts) * each;
+    const unsigned last = first + each < gridDim.x ? first + each : gridDim.x;
     std::uint32_t base = 0, total = 0;
-#pragma unroll 12
-    for (unsigned w = 0; w < gridDim.x; ++w) {
+#pragma unroll 22
+    for (unsigned w = first; w < last; ++w) {
       const std::uint32_t count = __ldcg(p.histogram + std::int64_t{w} * experts + e);
       total += count;
       if (w < blockIdx.x) base += count;
     }
-    s.total[e] = total;
-    s.base[e] = base;
+    atomicAdd(&s.total[e], total);
+    atomicAdd(&s.base[e], base);
   }
   __syncthreads();
   if (warp < p.layout.config.ranks) {
@@ -191,16 +199,25 @@ __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slo
     const std::uint32_t* const counts = p.layout.counts_of(p.symmetric[p.rank], slot, warp);
     std::uint32_t* const offset = t.offset + warp * (local + 1);
     std::uint64_t sum = 0;
-    for (std::int32_t first = 0; first < local; first += 32) {
-      const std::int32_t e = first + lane;
-      const std::uint32_t count = e < local ? __ldcg(counts + e) : 0;
-      std::uint64_t upto = count;
-      for (int step = 1; step < 32; step *= 2) {
-        const std::uint64_t other = __shfl_up_sync(~0u, upto, step);
-        if (lane >= step) upto += other;
+    constexpr int kBatch = 8;  // counts in flight a lane
+    for (std::int32_t first = 0; first < local; first += 32 * kBatch) {
+      std::uint32_t count[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const std::int32_t e = first + 32 * i + lane;
+        count[i] = e < local ? __ldcg(counts + e) : 0;
       }
-      if (e < local) offset[e] = static_cast<std::uint32_t>(sum + upto - count);
-      sum += __shfl_sync(~0u, upto, 31);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const std::int32_t e = first + 32 * i + lane;
+        std::uint64_t upto = count[i];
+        for (int step = 1; step < 32; step *= 2) {
+          const std::uint64_t other = __shfl_up_sync(~0u, upto, step);
+          if (lane >= step) upto += other;
+        }
+        if (e < local) offset[e] = static_cast<std::uint32_t>(sum + upto - count[i]);
+        sum += __shfl_sync(~0u, upto, 31);
+      }
     }
     if (lane == 0) offset[local] = static_cast<std::uint32_t>(sum);
     good = sum <= static_cast<std::uint64_t>(p.layout.pairs);
