@@ -139,10 +139,11 @@ Exploration explore_moe_with(std::uint64_t seed) {
     void* const own = buffers.workspaces[index].data();
     stop_words.push_back(layout.stop_word(base));
     const std::pair<const char*, const layout::Region*> symmetric[] = {
-        {"stop", &layout.stop},           {"ready", &layout.ready},
-        {"arrived", &layout.arrived},     {"counts", &layout.counts},
-        {"entries", &layout.entries},     {"tokens", &layout.tokens},
-        {"scales", &layout.token_scales}, {"combine", &layout.combine}};
+        {"stop", &layout.stop},      {"ready", &layout.ready},
+        {"landed", &layout.landed},  {"arrived", &layout.arrived},
+        {"counts", &layout.counts},  {"entries", &layout.entries},
+        {"tokens", &layout.tokens},  {"scales", &layout.token_scales},
+        {"combine", &layout.combine}};
     for (const auto& [name, region] : symmetric) name_region(explorer, rank, base, *region, name);
     const std::pair<const char*, const layout::Region*> workspace[] = {
         {"control", &layout.control},

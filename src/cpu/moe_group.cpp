@@ -119,20 +119,23 @@ MoeGroup::Middle MoeGroup::middle(const std::vector<MoeInput>& inputs) const {
     out.quantised.emplace_back(values, 0.0f);
   }
   for (std::int32_t rank = 0; rank < config.ranks; ++rank) {
-    // The rows of each expert lie behind each other; a row's filled lanes come first.
-    std::vector<std::int64_t> tokens(static_cast<std::size_t>(layout_.experts_local), 0);
-    for (const MoeInput& input : inputs)
-      for (const std::int32_t expert : input.experts)
+    // The rows of each expert lie behind each other; in them, what comes here by source, then pair.
+    std::vector<std::vector<std::pair<std::size_t, std::size_t>>> sent(
+        static_cast<std::size_t>(layout_.experts_local));
+    for (std::size_t source = 0; source < inputs.size(); ++source)
+      for (std::size_t pair = 0; pair < inputs[source].experts.size(); ++pair) {
+        const std::int32_t expert = inputs[source].experts[pair];
         if (expert >= 0 && expert / layout_.experts_local == rank)
-          ++tokens[static_cast<std::size_t>(expert % layout_.experts_local)];
+          sent[static_cast<std::size_t>(expert % layout_.experts_local)].emplace_back(source, pair);
+      }
     void* const base = group_.workspace(rank);
     std::int64_t row = 0;
-    for (const std::int64_t count : tokens) {
+    for (const auto& of_expert : sent) {
+      const auto count = static_cast<std::int64_t>(of_expert.size());
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t place = row * config.block_m + i;
-        const layout::RowOrigin origin = *layout_.origin(base, place);
-        const std::int64_t to = origin.pair * config.intermediate;
-        const auto source = static_cast<std::size_t>(origin.source);
+        const auto [source, pair] = of_expert[static_cast<std::size_t>(i)];
+        const std::int64_t to = static_cast<std::int64_t>(pair) * config.intermediate;
         if (!linear1_[static_cast<std::size_t>(rank)].empty())
           std::copy_n(linear1_[static_cast<std::size_t>(rank)].data() + place * config.intermediate,
                       config.intermediate, out.linear1[source].data() + to);

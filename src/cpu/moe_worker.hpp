@@ -1,12 +1,13 @@
 // One worker (thread block) of one rank in one launch of the MoE layer.
 //
-// Stages tokens, publishes routes, fetches the tokens of its experts, runs tiles in the order of
-// the schedule, and adds up what came back. Everything that others read or write goes through
-// `Memory`: HostMemory for threads, the explorer's memory for tests.
+// Publishes routes, stores its tokens where their experts are, puts what came into rows, runs tiles
+// in the order of the schedule, and adds up what came back. Everything that others read or write
+// goes through `Memory`: HostMemory for threads, the explorer's memory for tests.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "cpu/gemm.hpp"
@@ -50,11 +51,15 @@ class MoeWorker {
   bool run() {
     if (launch_.stop_before == MoeStep::kBegin) return false;
     signals_.begin();
-    stage_tokens();
-    if (!signals_.staged() || launch_.stop_before == MoeStep::kPublish) return false;
+    if (!signals_.cleared() || launch_.stop_before == MoeStep::kPublish) return false;
     for (std::int32_t to = worker_; to < config_.ranks; to += config_.workers) publish_routes(to);
-    if (!read_routes() || launch_.stop_before == MoeStep::kDispatch) return false;
-    if (!dispatch() || launch_.stop_before == MoeStep::kTiles || !run_tiles()) return false;
+    if (launch_.stop_before == MoeStep::kDispatch) return false;
+    push_tokens();
+    if (!signals_.pushed()) return false;
+    for (std::int32_t to = worker_; to < config_.ranks; to += config_.workers)
+      signals_.announce(to);
+    if (!read_routes() || !dispatch()) return false;
+    if (launch_.stop_before == MoeStep::kTiles || !run_tiles()) return false;
     return launch_.stop_before != MoeStep::kCombine && combine();
   }
 
@@ -77,22 +82,39 @@ class MoeWorker {
 
   // --- input ---------------------------------------------------------------------------------
 
-  void stage_tokens() {
+  /// Every token once to each rank that has some of its experts, or once for each of them.
+  void push_tokens() {
     const std::int64_t hidden = config_.hidden;
     Scratch<float> values(hidden), scales(layout_.hidden_groups + 1);
     Scratch<std::uint8_t> codes(hidden);
+    std::vector<std::int32_t> copies(static_cast<std::size_t>(config_.ranks));
     for (std::int64_t t = 0; t < launch_.input->tokens; ++t) {
       if (!mine(t)) continue;
       const std::uint16_t* const x = launch_.input->x.data() + t * hidden;
-      if (!scaled()) {
-        store(layout_.token(own(), t), reinterpret_cast<const char*>(x), hidden * 2);
-        continue;
+      const void* token = x;
+      if (scaled()) {
+        for (std::int64_t i = 0; i < hidden; ++i) values[i] = bf16_to_float(x[i]);
+        quantise(values.data(), hidden, kScaleGroup, codes.data(), scales.data());
+        token = codes.data();
       }
-      for (std::int64_t i = 0; i < hidden; ++i) values[i] = bf16_to_float(x[i]);
-      quantise(values.data(), hidden, kScaleGroup, codes.data(), scales.data());
-      store(layout_.token(own(), t), reinterpret_cast<const char*>(codes.data()), hidden);
-      store(layout_.scales_of_token(own(), t), scales.data(), layout_.hidden_groups);
+      std::fill(copies.begin(), copies.end(), 0);
+      for (std::int64_t slot = 0; slot < config_.topk; ++slot) {
+        const std::int32_t expert =
+            launch_.input->experts[static_cast<std::size_t>(t * config_.topk + slot)];
+        if (expert >= 0) ++copies[static_cast<std::size_t>(owner(expert))];
+      }
+      for (std::int32_t to = 0; to < config_.ranks; ++to) {
+        std::int32_t left = copies[static_cast<std::size_t>(to)];
+        if (config_.dispatch == layout::MoeDispatch::kPerRank) left = std::min(left, 1);
+        for (; left > 0; --left) push(launch_.symmetric[to], t, token, scales.data());
+      }
     }
+  }
+
+  void push(void* base, std::int64_t t, const void* token, const float* scales) {
+    store(layout_.token(base, rank_, t), static_cast<const char*>(token),
+          config_.hidden * layout_.value_bytes);
+    if (scaled()) store(layout_.scales_of_token(base, rank_, t), scales, layout_.hidden_groups);
   }
 
   static void quantise(const float* values, std::int64_t count, std::int64_t group,
@@ -147,30 +169,45 @@ class MoeWorker {
     return expert < 0 ? -1 : static_cast<std::int32_t>(expert / layout_.experts_local);
   }
 
-  /// Counts of all sources: tokens and first row of each expert, and where each source's begin.
+  /// Counts and entries of all sources: tokens of each expert, and what stands at each place of its
+  /// rows, by source and then in the source's order.
   bool read_routes() {
     const auto experts = static_cast<std::size_t>(layout_.experts_local);
     const auto ranks = static_cast<std::size_t>(config_.ranks);
-    counts_.assign(ranks, std::vector<std::uint32_t>(experts));
+    std::vector<std::vector<std::uint32_t>> counts_of(ranks, std::vector<std::uint32_t>(experts));
     tokens_of_expert_.assign(experts, 0);
     first_row_.assign(experts + 1, 0);
-    begin_of_source_.assign(ranks, std::vector<std::uint32_t>(experts));
     for (std::int32_t source = 0; source < config_.ranks; ++source) {
       if (!signals_.wait_routes(source)) return false;
-      auto& counts = counts_[static_cast<std::size_t>(source)];
+      auto& counts = counts_of[static_cast<std::size_t>(source)];
       load(counts.data(), layout_.counts_of(own(), signals_.slot(), source), layout_.experts_local);
       std::int64_t sum = 0;
       for (const std::uint32_t count : counts) sum += count;
       if (sum > layout_.pairs)
         return corrupt(source, static_cast<std::uint64_t>(sum), layout_.pairs);
-      for (std::size_t e = 0; e < experts; ++e) {
-        begin_of_source_[static_cast<std::size_t>(source)][e] = tokens_of_expert_[e];
-        tokens_of_expert_[e] += counts[e];
-      }
+      for (std::size_t e = 0; e < experts; ++e) tokens_of_expert_[e] += counts[e];
     }
     for (std::size_t e = 0; e < experts; ++e)
       first_row_[e + 1] = first_row_[e] + schedule::rows_of(tokens_of_expert_[e], config_.block_m);
     signals_.record_rows(first_row_[experts]);
+    origins_.assign(static_cast<std::size_t>(first_row_[experts] * config_.block_m), {-1, 0, 0, 0});
+    std::vector<std::int64_t> next(experts);
+    for (std::size_t e = 0; e < experts; ++e) next[e] = first_row_[e] * config_.block_m;
+    std::vector<layout::RouteEntry> entries;
+    for (std::int32_t source = 0; source < config_.ranks; ++source) {
+      const auto& counts = counts_of[static_cast<std::size_t>(source)];
+      entries.resize(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+      load(entries.data(), layout_.entries_of(own(), signals_.slot(), source),
+           static_cast<std::int64_t>(entries.size()));
+      std::size_t at = 0;
+      for (std::size_t e = 0; e < experts; ++e)
+        for (std::uint32_t i = 0; i < counts[e]; ++i, ++at) {
+          if (entries[at].pair >= static_cast<std::uint64_t>(layout_.pairs))
+            return corrupt(source, entries[at].pair, layout_.pairs);
+          origins_[static_cast<std::size_t>(next[e]++)] = {source, entries[at].pair,
+                                                           entries[at].weight, 0};
+        }
+    }
     return true;
   }
 
@@ -182,62 +219,31 @@ class MoeWorker {
     return false;
   }
 
-  // --- dispatch ------------------------------------------------------------------------------
-
+  /// Copies this worker's share of the places from where tokens landed into the rows.
   bool dispatch() {
-    const bool per_slot = config_.dispatch == layout::MoeDispatch::kPerSlot;
-    std::int64_t index = 0;
-    std::vector<layout::RouteEntry> entries;
-    for (std::int32_t source = 0; source < config_.ranks; ++source) {
-      const auto& counts = counts_[static_cast<std::size_t>(source)];
-      std::vector<std::int64_t> offset(counts.size() + 1, 0);
-      for (std::size_t e = 0; e < counts.size(); ++e) offset[e + 1] = offset[e] + counts[e];
-      entries.resize(static_cast<std::size_t>(offset.back()));
-      load(entries.data(), layout_.entries_of(own(), signals_.slot(), source), offset.back());
-      for (const layout::RouteEntry& entry : entries)
-        if (entry.pair >= static_cast<std::uint64_t>(layout_.pairs) || entry.next < -1 ||
-            entry.next >= offset.back())
-          return corrupt(source, entry.pair, layout_.pairs);
-      for (std::int64_t at = 0; at < offset.back(); ++at, ++index) {
-        const layout::RouteEntry& entry = entries[static_cast<std::size_t>(at)];
-        if (!mine(index) || (!per_slot && !entry.first)) continue;
-        fetch(source, entry);
-        for (std::int64_t to = at; to >= 0;
-             to = per_slot ? -1 : entries[static_cast<std::size_t>(to)].next)
-          place(source, offset, to, entries[static_cast<std::size_t>(to)]);
-      }
+    for (std::int32_t source = 0; source < config_.ranks; ++source)
+      if (!signals_.wait_landed(source)) return false;
+    const std::int64_t bytes = config_.hidden * layout_.value_bytes;
+    std::vector<char> token(static_cast<std::size_t>(bytes));
+    std::vector<float> scales(static_cast<std::size_t>(layout_.hidden_groups));
+    const auto places = static_cast<std::int64_t>(origins_.size());
+    for (std::int64_t place = 0; place < places; ++place) {
+      const layout::RowOrigin& origin = origins_[static_cast<std::size_t>(place)];
+      if (!mine(place) || origin.source < 0) continue;
+      const std::int64_t from = origin.pair / static_cast<std::uint32_t>(config_.topk);
+      const std::int64_t row = place / config_.block_m, lane = place % config_.block_m;
+      load(token.data(), layout_.token(own(), origin.source, from), bytes);
+      store(layout_.pool_token(launch_.workspace, place), token.data(), bytes);
+      if (scaled())
+        load(scales.data(), layout_.scales_of_token(own(), origin.source, from),
+             layout_.hidden_groups);
+      for (std::int64_t g = 0; g < layout_.hidden_groups; ++g)
+        store(layout_.pool_scales_of(launch_.workspace, row, g) + lane,
+              &scales[static_cast<std::size_t>(g)], 1);
+      store(layout_.origin(launch_.workspace, place), &origin, 1);
+      signals_.dispatched(row, 1);
     }
     return true;
-  }
-
-  /// Reads one token and its scales from the rank that has it.
-  void fetch(std::int32_t source, const layout::RouteEntry& entry) {
-    void* const base = launch_.symmetric[source];
-    const std::int64_t token = entry.pair / static_cast<std::uint32_t>(config_.topk);
-    token_.resize(static_cast<std::size_t>(config_.hidden * layout_.value_bytes));
-    token_scales_.resize(static_cast<std::size_t>(layout_.hidden_groups));
-    load(token_.data(), layout_.token(base, token), static_cast<std::int64_t>(token_.size()));
-    if (scaled())
-      load(token_scales_.data(), layout_.scales_of_token(base, token), layout_.hidden_groups);
-  }
-
-  /// Writes the fetched token to the row of entry `at` of the source's list.
-  void place(std::int32_t source, const std::vector<std::int64_t>& offset, std::int64_t at,
-             const layout::RouteEntry& entry) {
-    const auto expert = static_cast<std::size_t>(
-        std::upper_bound(offset.begin(), offset.end(), at) - offset.begin() - 1);
-    const std::int64_t within =
-        begin_of_source_[static_cast<std::size_t>(source)][expert] + (at - offset[expert]);
-    const std::int64_t place = first_row_[expert] * config_.block_m + within;
-    const std::int64_t row = place / config_.block_m, lane = place % config_.block_m;
-    store(layout_.pool_token(launch_.workspace, place), token_.data(),
-          static_cast<std::int64_t>(token_.size()));
-    for (std::int64_t g = 0; g < layout_.hidden_groups; ++g)
-      store(layout_.pool_scales_of(launch_.workspace, row, g) + lane,
-            &token_scales_[static_cast<std::size_t>(g)], 1);
-    const layout::RowOrigin origin{source, entry.pair, entry.weight, 0};
-    store(layout_.origin(launch_.workspace, place), &origin, 1);
-    signals_.dispatched(row, 1);
   }
 
   // --- tiles ---------------------------------------------------------------------------------
@@ -272,7 +278,7 @@ class MoeWorker {
       }
       for (std::int64_t begin = 0, g = 0; begin < depth; begin += group, ++g) {
         float scale = 0;
-        load(&scale, scales(tile.row, g) + i, 1);
+        load(&scale, scales(tile.row * config_.block_m + i, g), 1);
         for (std::int64_t j = begin; j < std::min(depth, begin + group); ++j)
           out[j] =
               scale * e4m3_to_float(static_cast<std::uint8_t>(raw[static_cast<std::size_t>(j)]));
@@ -302,8 +308,9 @@ class MoeWorker {
     load_left(
         tile, depth, scaled() ? kScaleGroup : 0,
         [&](std::int64_t at) { return layout_.pool_token(launch_.workspace, at); },
-        [&](std::int64_t row, std::int64_t g) {
-          return layout_.pool_scales_of(launch_.workspace, row, g);
+        [&](std::int64_t at, std::int64_t g) {
+          return layout_.pool_scales_of(launch_.workspace, at / config_.block_m, g) +
+                 at % config_.block_m;
         });
     for (std::int64_t c = 0; c < 2 * columns; ++c) {
       const std::int64_t row = c < columns ? first + c : config_.intermediate + first + c - columns;
@@ -363,8 +370,9 @@ class MoeWorker {
     load_left(
         tile, depth, scaled() ? layout_.intermediate_group : 0,
         [&](std::int64_t at) { return layout_.intermediate_token(launch_.workspace, at); },
-        [&](std::int64_t row, std::int64_t g) {
-          return layout_.intermediate_scales_of(launch_.workspace, row, g);
+        [&](std::int64_t at, std::int64_t g) {
+          return layout_.intermediate_scales_of(launch_.workspace, at / config_.block_m, g) +
+                 at % config_.block_m;
         });
     for (std::int64_t c = 0; c < columns; ++c)
       load_right(c, depth, scaled() ? w.w2_codes(expert, first + c) : nullptr,
@@ -374,13 +382,12 @@ class MoeWorker {
     std::vector<std::int64_t> pieces(static_cast<std::size_t>(config_.ranks), 0);
     std::uint16_t rounded[256];
     for (std::int64_t i = 0; i < tile.tokens; ++i) {
-      layout::RowOrigin origin;
-      load(&origin, layout_.origin(launch_.workspace, tile.row * config_.block_m + i), 1);
+      layout::RowOrigin to;
+      load(&to, layout_.origin(launch_.workspace, tile.row * config_.block_m + i), 1);
       for (std::int64_t c = 0; c < columns; ++c)
         rounded[c] = float_to_bf16(product_[i * columns + c]);
-      store(layout_.combine_row(launch_.symmetric[origin.source], origin.pair) + first, rounded,
-            columns);
-      ++pieces[static_cast<std::size_t>(origin.source)];
+      store(layout_.combine_row(launch_.symmetric[to.source], to.pair) + first, rounded, columns);
+      ++pieces[static_cast<std::size_t>(to.source)];
     }
     for (std::int32_t to = 0; to < config_.ranks; ++to)
       if (pieces[static_cast<std::size_t>(to)] > 0)
@@ -432,12 +439,9 @@ class MoeWorker {
   const std::int32_t worker_;
   sync::MoeSignals<Memory> signals_;
 
-  std::vector<std::vector<std::uint32_t>> counts_;           // [source][local expert]
-  std::vector<std::vector<std::uint32_t>> begin_of_source_;  // likewise: first of its tokens
   std::vector<std::uint32_t> tokens_of_expert_;
   std::vector<std::int64_t> first_row_;
-  std::vector<char> token_;
-  std::vector<float> token_scales_;
+  std::vector<layout::RowOrigin> origins_;  // of every place; source -1: none
   Scratch<float> left_, right_, product_;
 };
 

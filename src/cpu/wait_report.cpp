@@ -10,6 +10,7 @@ std::string awaited(const sync::WaitRecord& record) {
     case sync::Site::kNone: return "nothing";
     case sync::Site::kBarrier: return fmt::format("the other workers of rank {}", record.rank);
     case sync::Site::kRoutes: return fmt::format("the routes of rank {}", record.subject);
+    case sync::Site::kTokens: return fmt::format("the tokens of rank {}", record.subject);
     case sync::Site::kDispatchedRow: return fmt::format("the tokens of row {}", record.subject);
     case sync::Site::kLinear1Row: return fmt::format("Linear-1 of row {}", record.subject);
     case sync::Site::kCombinePieces: return fmt::format("results from rank {}", record.subject);
@@ -24,6 +25,7 @@ const char* name(sync::Site site) {
     case sync::Site::kNone: return "none";
     case sync::Site::kBarrier: return "barrier";
     case sync::Site::kRoutes: return "routes";
+    case sync::Site::kTokens: return "tokens";
     case sync::Site::kDispatchedRow: return "dispatched_row";
     case sync::Site::kLinear1Row: return "linear1_row";
     case sync::Site::kCombinePieces: return "combine_pieces";
@@ -35,8 +37,9 @@ const char* name(sync::Site site) {
 
 /// A wait for another rank, rather than for this rank's own workers.
 bool names_a_rank(const sync::WaitRecord& record) {
-  return record.site == sync::Site::kRoutes || record.site == sync::Site::kCombinePieces ||
-         record.site == sync::Site::kExchangePieces || record.site == sync::Site::kOutputPieces;
+  return record.site == sync::Site::kRoutes || record.site == sync::Site::kTokens ||
+         record.site == sync::Site::kCombinePieces || record.site == sync::Site::kExchangePieces ||
+         record.site == sync::Site::kOutputPieces;
 }
 
 }  // namespace

@@ -50,8 +50,10 @@ RC_GTEST_PROP(MoeLayout, LastElementsEndWhereTheirRegionsEnd, ()) {
   RC_ASSERT(offset_in(l.counts_of(base, 1, c.ranks - 1) + l.experts_local, l.counts) ==
             l.counts.bytes);
   RC_ASSERT(offset_in(l.entries_of(base, 1, c.ranks - 1) + l.pairs, l.entries) == l.entries.bytes);
-  RC_ASSERT(offset_in(l.token(base, c.capacity), l.tokens) == l.tokens.bytes);
-  RC_ASSERT(offset_in(l.scales_of_token(base, c.capacity), l.token_scales) == l.token_scales.bytes);
+  RC_ASSERT(offset_in(l.landed_word(base, c.ranks - 1), l.landed) + kFlagBytes == l.landed.bytes);
+  RC_ASSERT(offset_in(l.token(base, c.ranks - 1, c.capacity), l.tokens) == l.tokens.bytes);
+  RC_ASSERT(offset_in(l.scales_of_token(base, c.ranks - 1, c.capacity), l.token_scales) ==
+            l.token_scales.bytes);
   RC_ASSERT(offset_in(l.combine_row(base, static_cast<std::uint32_t>(l.pairs - 1)) + c.hidden,
                       l.combine) == l.combine.bytes);
   RC_ASSERT(offset_in(l.dispatched_word(base, 1, l.max_rows), l.dispatched) == l.dispatched.bytes);
@@ -62,15 +64,14 @@ RC_GTEST_PROP(MoeLayout, LastElementsEndWhereTheirRegionsEnd, ()) {
   RC_ASSERT(offset_in(l.intermediate_token(base, tokens), l.intermediate) == l.intermediate.bytes);
   RC_ASSERT(offset_in(l.intermediate_scales_of(base, l.max_rows, 0), l.intermediate_scales) ==
             l.intermediate_scales.bytes);
-  const Region* const symmetric[] = {&l.stop,    &l.ready,  &l.arrived,      &l.counts,
+  const Region* const symmetric[] = {&l.stop,    &l.ready,  &l.landed,       &l.arrived, &l.counts,
                                      &l.entries, &l.tokens, &l.token_scales, &l.combine};
   const Region* const own[] = {&l.control,      &l.dispatched,         &l.linear1,
                                &l.pool,         &l.pool_scales,        &l.origins,
                                &l.intermediate, &l.intermediate_scales};
-  for (int i = 0; i + 1 < 8; ++i) {
+  for (int i = 0; i + 1 < 9; ++i)
     RC_ASSERT(symmetric[i]->offset + symmetric[i]->bytes <= symmetric[i + 1]->offset);
-    RC_ASSERT(own[i]->offset + own[i]->bytes <= own[i + 1]->offset);
-  }
+  for (int i = 0; i + 1 < 8; ++i) RC_ASSERT(own[i]->offset + own[i]->bytes <= own[i + 1]->offset);
 }
 
 TEST(MoeLayout, CombineSlotsAreSlotMajor) {

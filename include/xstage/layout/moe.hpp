@@ -6,22 +6,29 @@
 //
 //   symmetric   stop word            set by any rank that gives up waiting
 //               ready[P]             epoch whose routes of that source have arrived
+//               landed[P]            epoch whose tokens of that source have arrived
 //               arrived[2][P]        Linear-2 row pieces that came from that source, by epoch
 //               parity counts[2][P][E_l]    rows that the source sends to each local expert
 //               entries[2][P][C·k]   one RouteEntry a row, by local expert
-//               tokens[C][H]         this rank's quantised input, read by the experts' ranks
-//               token_scales[C][H/128]
+//               tokens[P][C][H]      quantised tokens of every source that some expert here needs;
+//                                    all of this rank's own
+//               token_scales[P][C][H/128]
 //               combine[k][C][H]     bf16 results, one slot for each (token, slot)
 //   workspace   control              epoch, barrier, claimed tiles, rows used
-//               dispatched[2][rows]  tokens that have arrived in each row, by epoch parity
+//               dispatched[2][rows]  tokens that are in place in each row, by epoch parity
 //               linear1[2][rows]     finished Linear-1 tiles of each row
 //               pool[rows·BLOCK_M][H], pool_scales[rows][H/128][BLOCK_M]
 //               origins[rows·BLOCK_M]
 //               intermediate[rows·BLOCK_M][I], intermediate_scales[rows][I/group][BLOCK_M]
 //
+// A token crosses the link once for each rank that needs it, stored by its owner to a place that
+// only its index decides. From there the rank's own workers copy it into the rows of its experts.
+//
 // Why one copy of tokens and combine slots is enough while routes have two: a peer writes slots of
 // launch n+1 only for tokens whose routes of launch n+1 it has, so their owner has finished launch
-// n. A source with nothing to send, however, may be one launch ahead with its (empty) routes.
+// n. An owner writes tokens of launch n+1 only after it has all results of launch n, so every row
+// that read its tokens is done. A source with nothing to send, however, may be one launch ahead
+// with its (empty) routes.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +42,7 @@ namespace xstage::layout {
 
 /// How a token travels to the ranks of its experts.
 enum class MoeDispatch : std::int32_t {
-  kPerSlot,  ///< once for each of its experts
+  kPerSlot,  ///< once for each of its experts, to the same place: more traffic, for comparison
   kPerRank   ///< once for each rank that has some of its experts
 };
 
@@ -95,6 +102,7 @@ inline constexpr std::int64_t kFlagBytes = 128;
 enum class MoeWord : std::int32_t {
   kEpoch,     ///< launches begun
   kBarrier,   ///< barrier of this rank's workers
+  kPushed,    ///< another, behind their tokens: workers may arrive here before the first is passed
   kClaimed0,  ///< tiles claimed in even epochs, for schedules that claim
   kClaimed1,  ///< the same in odd epochs
   kUsed0,     ///< rows of the last even epoch, whose counters are to be cleared
@@ -113,7 +121,7 @@ struct MoeLayout {
   std::int64_t intermediate_group = 64;  ///< values that share an intermediate scale
   std::int64_t intermediate_groups = 0;  ///< scales of an intermediate row, 0 in bf16
 
-  Region stop, ready, arrived, counts, entries, tokens, token_scales, combine;
+  Region stop, ready, landed, arrived, counts, entries, tokens, token_scales, combine;
   std::int64_t symmetric_bytes = 0;
 
   Region control, dispatched, linear1, pool, pool_scales, origins, intermediate,
@@ -144,11 +152,13 @@ struct MoeLayout {
     Regions symmetric;
     out.stop = symmetric.add(kFlagBytes);
     out.ready = symmetric.add(Size(config.ranks) * kFlagBytes);
+    out.landed = symmetric.add(Size(config.ranks) * kFlagBytes);
     out.arrived = symmetric.add(Size(2) * config.ranks * kFlagBytes);
     out.counts = symmetric.add(Size(2) * config.ranks * out.experts_local * 4);
     out.entries = symmetric.add(Size(2) * all_pairs * std::int64_t{sizeof(RouteEntry)});
-    out.tokens = symmetric.add(Size(config.capacity) * config.hidden * out.value_bytes);
-    out.token_scales = symmetric.add(Size(config.capacity) * out.hidden_groups * 4);
+    const Size landing = Size(config.capacity) * config.ranks;
+    out.tokens = symmetric.add(landing * config.hidden * out.value_bytes);
+    out.token_scales = symmetric.add(landing * out.hidden_groups * 4);
     out.combine = symmetric.add(pairs * config.hidden * 2);
     out.symmetric_bytes = symmetric.bytes();
 
@@ -173,6 +183,9 @@ struct MoeLayout {
   XSTAGE_HD std::uint64_t* ready_word(void* base, std::int32_t source) const {
     return element<std::uint64_t>(base, ready, source * (kFlagBytes / 8));
   }
+  XSTAGE_HD std::uint64_t* landed_word(void* base, std::int32_t source) const {
+    return element<std::uint64_t>(base, landed, source * (kFlagBytes / 8));
+  }
   XSTAGE_HD std::uint64_t* arrived_word(void* base, std::int32_t slot, std::int32_t source) const {
     return element<std::uint64_t>(base, arrived,
                                   (std::int64_t{slot} * config.ranks + source) * (kFlagBytes / 8));
@@ -184,11 +197,16 @@ struct MoeLayout {
   XSTAGE_HD RouteEntry* entries_of(void* base, std::int32_t slot, std::int32_t source) const {
     return element<RouteEntry>(base, entries, (std::int64_t{slot} * config.ranks + source) * pairs);
   }
-  XSTAGE_HD char* token(void* base, std::int64_t index) const {
-    return element<char>(base, tokens, index * config.hidden * value_bytes);
+  /// Token `index` of a source, as it lies on the rank that `base` is of.
+  XSTAGE_HD char* token(void* base, std::int32_t source, std::int64_t index) const {
+    return element<char>(base, tokens, landing(source, index) * config.hidden * value_bytes);
   }
-  XSTAGE_HD float* scales_of_token(void* base, std::int64_t index) const {
-    return element<float>(base, token_scales, index * hidden_groups);
+  XSTAGE_HD float* scales_of_token(void* base, std::int32_t source, std::int64_t index) const {
+    return element<float>(base, token_scales, landing(source, index) * hidden_groups);
+  }
+  /// Where that token stands among those of all sources.
+  XSTAGE_HD std::int64_t landing(std::int32_t source, std::int64_t index) const {
+    return source * config.capacity + index;
   }
   /// Slot `pair` % k of token `pair` / k: H values of bf16.
   XSTAGE_HD std::uint16_t* combine_row(void* base, std::uint32_t pair) const {

@@ -2,17 +2,23 @@
 //
 // In the order in which a worker uses them:
 //   begin()              the launch's epoch; counters of the *next* launch's slot are cleared
-//   staged()             all workers of the rank have staged their tokens and cleared their share
+//   cleared()            all workers of the rank have cleared their share
 //   publish()            routes for one destination, then its ready flag
+//   pushed()             all workers of the rank have stored their tokens wherever they are needed
+//   announce()           so says a flag at one destination
 //   wait_routes()        the routes of one source are here
-//   dispatched(), wait_dispatched()    tokens of a row, by counter
+//   wait_landed()        the tokens of one source are here
+//   dispatched(), wait_dispatched()    tokens in place in a row, by counter
 //   linear1_done(), wait_linear1()     Linear-1 tiles of a row, by counter
 //   combined(), wait_combined()        Linear-2 row pieces for one owner, by counter
 //
 // A counter of slot e%2 is cleared during launch e-1 and used in launch e. Nobody can raise a
 // remote one early: a peer raises it only for tokens whose routes of launch e it has, and its owner
-// publishes those after the barrier in staged(), by which its workers have cleared it in the launch
-// before. Nobody is late either: launch e-2 ended with every piece counted.
+// publishes those after the barrier in cleared(), by which its workers have cleared it in the
+// launch before. Nobody is late either: launch e-2 ended with every piece counted.
+//
+// Tokens may be stored at a destination that is still in the launch before: whatever read their
+// places there has sent its result, or this source would not have ended that launch.
 //
 // A source runs at most one launch ahead: it ends a launch only with every rank's routes of that
 // launch. So two slots of routes are enough, and a ready flag is waited for with "at least".
@@ -41,7 +47,9 @@ class MoeSignals {
         workspace_(workspace),
         context_(context),
         barrier_(layout.word(workspace, layout::MoeWord::kBarrier), context.worker,
-                 layout.config.workers) {}
+                 layout.config.workers),
+        pushed_(layout.word(workspace, layout::MoeWord::kPushed), context.worker,
+                layout.config.workers) {}
 
   XSTAGE_HD std::uint64_t epoch() const { return context_.epoch; }
   XSTAGE_HD std::int32_t slot() const { return slot_of<Policy>(context_.epoch); }
@@ -63,10 +71,17 @@ class MoeSignals {
     if (context_.worker == 0) policy_.store_release(claimed_word(next), 0);
   }
 
-  /// Every worker calls this once its tokens are staged; after it routes may be published.
+  /// Every worker calls this after begin(); after it routes may be published. Between its halves a
+  /// worker may store tokens.
   XSTAGE_HD_CALLS
-  XSTAGE_HD bool staged() {
-    barrier_.arrive(policy_);
+  XSTAGE_HD bool cleared() {
+    arrive_cleared();
+    return wait_cleared();
+  }
+  XSTAGE_HD_CALLS
+  XSTAGE_HD void arrive_cleared() { barrier_.arrive(policy_); }
+  XSTAGE_HD_CALLS
+  XSTAGE_HD bool wait_cleared() {
     if (!barrier_.wait(policy_, context_, 0)) return false;
     // All workers have read the epoch by now.
     if (context_.worker == 0 && Policy::kFault != Fault::kLostEpoch)
@@ -88,6 +103,28 @@ class MoeSignals {
     }
   }
 
+  /// Every worker calls this once its tokens are stored, at home and at their destinations.
+  /// `arrive_pushed` and `wait_pushed` are its halves: only who announces needs the second.
+  XSTAGE_HD_CALLS
+  XSTAGE_HD bool pushed() {
+    arrive_pushed();
+    return wait_pushed();
+  }
+  XSTAGE_HD_CALLS
+  XSTAGE_HD void arrive_pushed() { pushed_.arrive(policy_); }
+  XSTAGE_HD_CALLS
+  XSTAGE_HD bool wait_pushed() {
+    if constexpr (Policy::kFault == Fault::kFlagBeforeData) return true;
+    return pushed_.wait(policy_, context_, 1);
+  }
+
+  /// After pushed(): the tokens of this rank have landed at `destination`.
+  XSTAGE_HD_CALLS
+  XSTAGE_HD void announce(std::int32_t destination) {
+    policy_.store_release(layout_.landed_word(symmetric_[destination], context_.rank),
+                          context_.epoch);
+  }
+
   XSTAGE_HD_CALLS
   XSTAGE_HD bool wait_routes(std::int32_t source) {
     return wait_at_least(policy_, context_, layout_.ready_word(own(), source), context_.epoch,
@@ -99,6 +136,12 @@ class MoeSignals {
   XSTAGE_HD void record_rows(std::int64_t rows) {
     if (context_.worker == 0)
       policy_.store_release(used_word(slot()), static_cast<std::uint64_t>(rows));
+  }
+
+  XSTAGE_HD_CALLS
+  XSTAGE_HD bool wait_landed(std::int32_t source) {
+    return wait_at_least(policy_, context_, layout_.landed_word(own(), source), context_.epoch,
+                         Site::kTokens, source);
   }
 
   XSTAGE_HD_CALLS
@@ -161,6 +204,7 @@ class MoeSignals {
   void* workspace_;
   WaitContext context_;
   Barrier barrier_;
+  Barrier pushed_;
 };
 
 }  // namespace xstage::sync

@@ -20,6 +20,7 @@ enum class Site : std::int32_t {
   kNone,
   kBarrier,         ///< this rank's other workers; subject: which barrier of the launch
   kRoutes,          ///< a source's routes; subject: source rank
+  kTokens,          ///< a source's tokens; subject: source rank
   kDispatchedRow,   ///< tokens of a row; subject: row
   kLinear1Row,      ///< Linear-1 tiles of a row; subject: row
   kCombinePieces,   ///< Linear-2 results; subject: source rank

@@ -94,9 +94,12 @@ __device__ inline sync::WaitContext wait_context(const FusedParams& p, std::uint
 /// waited.
 enum class Mark : int {
   kBegin,
-  kStaged,      ///< all blocks have staged their tokens
+  kCounted,     ///< all blocks have counted their pairs
+  kWritten,     ///< the block has written its routes
+  kPushed,      ///< the block has stored its tokens wherever they are needed
   kRouted,      ///< the tables of what comes here are complete
-  kDispatched,  ///< the block has fetched its share of tokens
+  kLanded,      ///< all tokens have landed here
+  kDispatched,  ///< the block has put its share of tokens into rows
   kIssued,      ///< the loader has fetched its last step
   kTilesDone,   ///< all warps have left their roles
   kCombined,    ///< all results for own tokens are here
@@ -112,9 +115,9 @@ enum class Mark : int {
 };
 /// As documents name them.
 inline constexpr const char* kMarkNames[] = {
-    "begin",          "staged",      "routed",     "dispatched",    "issued",
-    "tiles_done",     "combined",    "end",        "waited_tokens", "waited_linear1",
-    "waited_staging", "store_issue", "store_read", "store_tiles"};
+    "begin",          "counted",        "written",     "pushed",     "routed",     "landed",
+    "dispatched",     "issued",         "tiles_done",  "combined",   "end",        "waited_tokens",
+    "waited_linear1", "waited_staging", "store_issue", "store_read", "store_tiles"};
 static_assert(sizeof kMarkNames / sizeof *kMarkNames == static_cast<int>(Mark::kCount));
 /// From here on marks are durations (and a count).
 inline constexpr Mark kFirstDuration = Mark::kWaitedDispatch;

@@ -1,9 +1,9 @@
-// Dispatch: all warps fetch the tokens of this rank's experts, before they take their roles,
-// through the shared memory where steps will be.
+// Dispatch at the receiver: all warps put the tokens of this rank's experts into rows, before they
+// take their roles, from where the tokens' owners stored them and through the shared memory where
+// steps will be.
 //
-// First, and with all that memory, because reads that come later share the link with combine's
-// stores and queue behind them: two warps beside the tiles had lingbot-video's tokens after 600 µs,
-// and the loaders waited for them for 240 µs.
+// First, and with all that memory: one warp beside the tiles, with 8 KiB, shares the copy engine
+// with their steps and moves a KiB in a microsecond, half of what lingbot-video's tiles need.
 //
 // Neighbouring places of the pool belong to different warps of the GPU, so that the first rows are
 // complete first. A warp looks at 32 places at a time, one a lane: whose token, and where else on
@@ -41,8 +41,8 @@ class Dispatcher {
 
   /// Whole warp. False: an entry cannot be; every rank is told.
   __device__ bool run() {
-    // Peers' tokens were written by ordinary stores; they are read by bulk copies.
-    ptx::fence_proxy_async();
+    // Tokens were written by ordinary stores; they are read by bulk copies.
+    ptx::fence_proxy_async_global();
     const std::int64_t places = std::int64_t{t_.first_row[local_]} * kBlockM;
     const std::int64_t warps = std::int64_t{kWarps} * gridDim.x;
     const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
@@ -171,7 +171,8 @@ class Dispatcher {
       const int slot = static_cast<int>(issued_ % kPieces);
       ptx::mbarrier_arrive_expect(&full_[slot], size);
       ptx::bulk_load(pieces_ + slot * kPieceBytes,
-                     p_.layout.token(p_.symmetric[source], token) + at, size, &full_[slot]);
+                     p_.layout.token(p_.symmetric[p_.rank], source, token) + at, size,
+                     &full_[slot]);
     }
     ++issued_;
     at += kPieceBytes;
@@ -184,8 +185,8 @@ class Dispatcher {
   __device__ void load_scales(const Batch& batch, std::uint32_t tokens, float (&scales)[2]) const {
     const int from = __ffs(static_cast<int>(tokens)) - 1;
     const std::int32_t source = __shfl_sync(~0u, batch.source, from);
-    const float* const of_token =
-        p_.layout.scales_of_token(p_.symmetric[source], __shfl_sync(~0u, batch.token, from));
+    const float* const of_token = p_.layout.scales_of_token(p_.symmetric[p_.rank], source,
+                                                            __shfl_sync(~0u, batch.token, from));
     const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
     for (int i = 0; i < 2; ++i)
       if (lane_ + 32 * i < groups) scales[i] = __ldcg(of_token + lane_ + 32 * i);
@@ -207,9 +208,9 @@ class Dispatcher {
   __device__ void signal(const Batch& batch) {
     ptx::bulk_wait_done();
     // Scales and origins were ordinary stores; loaders read scales in bulk.
-    ptx::fence_proxy_async();
+    ptx::fence_proxy_async_global();
     __syncwarp();
-    ptx::fence_sys();
+    ptx::fence_gpu();
 #pragma unroll
     for (int d = 0; d < kMaxTopk; ++d)
       if (batch.place[d] >= 0) signals_.dispatched(batch.place[d] / kBlockM, 1);

@@ -45,35 +45,63 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
   RouteScratch scratch(s.tiles.a, p.layout.config.experts,
                        (range.end - range.begin) * p.layout.config.topk);
   if (!count_routes(p, range, scratch, context)) return false;
-  stage_tokens(p);
   __syncthreads();
-  bool good = threadIdx.x != 0 || signals.staged();
+  if (threadIdx.x == 0) signals.arrive_cleared();
+  __syncwarp();
+  // The link begins to work while workers learn what the others counted. With few tokens it would
+  // be done before them, and the routes are what everybody waits for.
+  const std::int64_t rounds = p.tokens / (std::int64_t{kPushThreads / 32} * gridDim.x);
+  const std::int64_t early = rounds > 2 ? 1 : 0;
+  if (threadIdx.x < kPushThreads) push_tokens(p, 0, early);
+  bool good = threadIdx.x != 0 || signals.wait_cleared();
   if (!__syncthreads_and(good)) return false;
-
-  if (threadIdx.x == 0) mark(p, Mark::kStaged);
+  if (threadIdx.x == 0) mark(p, Mark::kCounted);
   write_routes(p, range, scratch, tables, signals.slot());
   __syncthreads();
-  if (threadIdx.x == 0) {
-    sync::Barrier written(p.layout.word(p.workspace, layout::MoeWord::kBarrier), worker,
-                          p.layout.config.workers);
-    written.arrive(policy);
-    if (worker == 0) {
-      good = written.wait(policy, context, 1);
-      for (std::int32_t to = 0; good && to < p.layout.config.ranks; ++to)
-        signals.publish(to, [] {});
+  if (threadIdx.x == 0) mark(p, Mark::kWritten);
+  // A signal waits until the stores before it are there: one warp gives those of the routes, which
+  // travel ahead of the tokens, another those of the tokens; nobody else waits for either. The
+  // others read routes while the link has tokens to carry.
+  const std::int32_t ranks = p.layout.config.ranks, workers = p.layout.config.workers;
+  if (threadIdx.x >= kPushThreads) {
+    if (threadIdx.x == kPushThreads) {
+      sync::Barrier written(p.layout.word(p.workspace, layout::MoeWord::kBarrier), worker, workers);
+      written.arrive(policy);
+      if (worker < ranks) good = written.wait(policy, context, 1);
+      for (std::int32_t to = worker; good && to < ranks; to += workers) signals.publish(to, [] {});
+    }
+  } else {
+    push_tokens(p, early, rounds + 1);
+    ptx::named_barrier_sync(kPushBarrier, kPushThreads);
+    if (threadIdx.x >= kReaders) {
+      if (threadIdx.x == kReaders) {
+        signals.arrive_pushed();
+        mark(p, Mark::kPushed);
+        // Not who published, so that it does not come late to this.
+        const std::int32_t first = workers - 1 - worker;
+        if (first < ranks) good = signals.wait_pushed();
+        for (std::int32_t to = first; good && to < ranks; to += workers) signals.announce(to);
+      }
+    } else {
+      if (static_cast<std::int32_t>(threadIdx.x) < ranks)
+        good = signals.wait_routes(static_cast<std::int32_t>(threadIdx.x));
+      good = ptx::named_barrier_all(kReadBarrier, kReaders, good) &&
+             read_counts(p, tables, signals.slot(), context);
     }
   }
-  if (good && static_cast<std::int32_t>(threadIdx.x) < p.layout.config.ranks)
-    good = signals.wait_routes(static_cast<std::int32_t>(threadIdx.x));
   if (!__syncthreads_and(good)) return false;
-  if (!read_counts(p, tables, signals.slot(), context)) return false;
   if (threadIdx.x == 0) {
-    signals.record_rows(tables.first_row[p.layout.experts_local]);
     mark(p, Mark::kRouted);
+    FencedPolicy relaxed;  // for the next launch
+    sync::MoeSignals<FencedPolicy>(relaxed, p.layout, p.symmetric, p.workspace, context)
+        .record_rows(tables.first_row[p.layout.experts_local]);
   }
+  if (static_cast<std::int32_t>(threadIdx.x) < ranks)
+    good = signals.wait_landed(static_cast<std::int32_t>(threadIdx.x));
   // The routes' scratch lies where bulk copies write next.
   ptx::fence_proxy_async_shared();
-  __syncthreads();
+  if (!__syncthreads_and(good)) return false;
+  if (threadIdx.x == 0) mark(p, Mark::kLanded);
   return true;
 }
 

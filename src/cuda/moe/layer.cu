@@ -69,6 +69,7 @@ const char* place(sync::Site site) {
   switch (site) {
     case sync::Site::kBarrier: return "the other blocks of its GPU, barrier";
     case sync::Site::kRoutes: return "the routes of rank";
+    case sync::Site::kTokens: return "the tokens of rank";
     case sync::Site::kDispatchedRow: return "the tokens of row";
     case sync::Site::kLinear1Row: return "Linear-1 of row";
     case sync::Site::kCombinePieces: return "the results from rank";
@@ -238,7 +239,8 @@ sync::WaitRecord* RankLayer::records() const {
 
 Result<bool> RankLayer::recover() {
   XSTAGE_CUDA_TRY(cudaSetDevice(gpu_));
-  for (const layout::Region& region : {layout_.stop, layout_.ready, layout_.arrived})
+  for (const layout::Region& region :
+       {layout_.stop, layout_.ready, layout_.landed, layout_.arrived})
     XSTAGE_CUDA_TRY(cudaMemset(static_cast<char*>(symmetric()) + region.offset, 0,
                                static_cast<std::size_t>(region.bytes)));
   for (const layout::Region& region : {layout_.control, layout_.dispatched, layout_.linear1})

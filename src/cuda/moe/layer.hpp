@@ -35,7 +35,7 @@ struct RankInput {
 };
 
 /// Times that a block can keep of a launch; block.cuh names them.
-inline constexpr int kMarks = 14;
+inline constexpr int kMarks = 17;
 
 struct Limits {
   std::chrono::nanoseconds first = std::chrono::minutes(5);   ///< waits of the first launch

@@ -1,5 +1,5 @@
-// Before the tiles: quantise this rank's tokens, publish who goes where, learn what comes here.
-// All threads of the block take part in each step.
+// Before the tiles: publish who goes where, quantise this rank's tokens and store them there, learn
+// what comes here. All threads of the block take part in each step.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,52 +7,98 @@
 #include "cuda/moe/block.cuh"
 #include "cuda/moe/numbers.cuh"
 #include "cuda/ptx/bulk.cuh"
+#include "cuda/ptx/warpgroup.cuh"
 
 namespace xstage::moe {
 
-/// 256 values of a token, eight a lane; 16 lanes hold one group. Whole warp.
-__device__ inline void stage_piece(const uint4& raw, char* codes, float* scale_of_group_here) {
-  float v[8];
-  unpack_bf16(raw, v);
+/// 512 values of a token, sixteen a lane; eight lanes hold one group. Returns the group's scale and
+/// makes the codes of `raw`. Whole warp.
+__device__ __forceinline__ float quantise_piece(const uint4 (&raw)[2], uint4& codes) {
+  float v[16];
+  unpack_bf16(raw[0], *reinterpret_cast<float(*)[8]>(v));
+  unpack_bf16(raw[1], *reinterpret_cast<float(*)[8]>(v + 8));
   float largest = 0;
-  for (const float value : v) largest = fmaxf(largest, fabsf(value));
-  for (int step = 8; step > 0; step /= 2)
+#pragma unroll
+  for (int i = 0; i < 16; ++i) largest = fmaxf(largest, fabsf(v[i]));
+#pragma unroll
+  for (int step = 4; step > 0; step /= 2)
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
   const float scale = scale_of_group(largest), inverse = 1.0f / scale;
-  uint2 packed;
-  packed.x = pack_e4m3(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse);
-  packed.y = pack_e4m3(v[4] * inverse, v[5] * inverse, v[6] * inverse, v[7] * inverse);
-  *reinterpret_cast<uint2*>(codes) = packed;
-  if (threadIdx.x % 16 == 0) *scale_of_group_here = scale;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) v[i] *= inverse;
+  codes = {pack_e4m3(v[0], v[1], v[2], v[3]), pack_e4m3(v[4], v[5], v[6], v[7]),
+           pack_e4m3(v[8], v[9], v[10], v[11]), pack_e4m3(v[12], v[13], v[14], v[15])};
+  return scale;
 }
 
-/// One token a warp: bf16 to e4m3 codes with one scale for 128 values.
-__device__ inline void stage_tokens(const FusedParams& p) {
+/// All warps but the last push tokens, all of these but the last read the counts: the two others
+/// have signals to give. Numbers of named barriers.
+inline constexpr int kPushThreads = kThreads - 32, kPushBarrier = 2;
+inline constexpr int kReaders = kPushThreads - 32, kReadBarrier = 1;
+
+/// How often a token goes to each rank, four bits a rank. Whole warp.
+__device__ __forceinline__ std::uint32_t copies_of(const FusedParams& p, std::int64_t token) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const std::int32_t topk = p.layout.config.topk;
+  const std::int32_t expert = lane < topk ? p.experts[token * topk + lane] : -1;
+  const std::int32_t owner =
+      expert < 0 ? -1 : expert / static_cast<std::int32_t>(p.layout.experts_local);
+  std::uint32_t copies = 0;
+  for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
+    const int slots = __popc(__ballot_sync(~0u, owner == rank));
+    const int times = p.layout.config.dispatch == layout::MoeDispatch::kPerSlot ? slots : slots > 0;
+    copies |= static_cast<std::uint32_t>(times < 15 ? times : 15) << (4 * rank);
+  }
+  return copies;
+}
+
+/// Rounds [first, last) of this rank's tokens, one token a pushing warp and round: bf16 to e4m3
+/// codes with one scale for 128 values, stored at every rank that has some of the token's experts.
+__device__ inline void push_tokens(const FusedParams& p, std::int64_t first, std::int64_t last) {
+  constexpr int kTogether = 4;  // pieces in flight: a piece alone would wait for memory each time
+  constexpr int kPiece = 512;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const std::int64_t hidden = p.layout.config.hidden;
-  const std::int64_t warps = std::int64_t{kThreads / 32} * gridDim.x;
-  void* const own = p.symmetric[p.rank];
-  for (std::int64_t t = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x; t < p.tokens;
-       t += warps) {
-    char* const codes = p.layout.token(own, t);
-    float* const scales = p.layout.scales_of_token(own, t);
-    // Eight pieces of 256 values in flight: a piece alone would wait for memory each time.
-    for (std::int64_t first = 0; first < hidden; first += 8 * 256) {
-      uint4 raw[8];
+  const std::int64_t warps = std::int64_t{kPushThreads / 32} * gridDim.x;
+  const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
+  for (std::int64_t t = own + first * warps; t < p.tokens && t < last * warps; t += warps) {
+    const std::uint32_t copies = copies_of(p, t);
+    for (std::int64_t begin = 0; begin < hidden; begin += kTogether * kPiece) {
+      uint4 raw[kTogether][2];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t at = first + i * 256 + lane * 8;
-        if (at < hidden) raw[i] = *reinterpret_cast<const uint4*>(p.x + t * hidden + at);
+      for (int i = 0; i < kTogether; ++i) {
+        const std::int64_t at = begin + i * kPiece + lane * 16;
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (at < hidden)
+            raw[i][j] = *reinterpret_cast<const uint4*>(p.x + t * hidden + at + 8 * j);
+          else
+            raw[i][j] = {0, 0, 0, 0};
       }
+      uint4 codes[kTogether];
+      float scale = 0;  // of group `lane` of these pieces, four a piece
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::int64_t at = first + i * 256 + lane * 8;
-        if (at < hidden) stage_piece(raw[i], codes + at, scales + at / 128);
+      for (int i = 0; i < kTogether; ++i) {
+        const float of_piece = quantise_piece(raw[i], codes[i]);
+        const float here = __shfl_sync(~0u, of_piece, lane % 4 * 8);
+        if (lane / 4 == i) scale = here;
+      }
+      const std::int64_t group = begin / kScaleGroup + lane;
+      const bool has_scale = lane < 4 * kTogether && group < p.layout.hidden_groups;
+      for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
+        void* const to = p.symmetric[rank];
+        for (std::uint32_t left = copies >> (4 * rank) & 15; left > 0; --left) {
+#pragma unroll
+          for (int i = 0; i < kTogether; ++i) {
+            const std::int64_t at = begin + i * kPiece + lane * 16;
+            if (at < hidden)
+              *reinterpret_cast<uint4*>(p.layout.token(to, p.rank, t) + at) = codes[i];
+          }
+          if (has_scale) p.layout.scales_of_token(to, p.rank, t)[group] = scale;
+        }
       }
     }
   }
-  // Peers read the codes through bulk copies.
-  ptx::fence_proxy_async();
 }
 
 /// A worker's scratch while it routes.
@@ -188,9 +234,11 @@ __device__ inline void write_routes(const FusedParams& p, const TokenRange& rang
       p.layout.counts_of(p.symmetric[e / local], slot, p.rank)[e % local] = s.total[e];
 }
 
-/// Tables of what comes here, from the counts of all sources. False: a source's counts cannot be.
+/// Tables of what comes here, from the counts of all sources; readers only. False: a source's
+/// counts cannot be.
 __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slot,
                                    const sync::WaitContext& context) {
+  constexpr int kBatch = 8;  // counts in flight a lane
   const auto local = static_cast<std::int32_t>(p.layout.experts_local);
   const std::int32_t ranks = p.layout.config.ranks;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -199,7 +247,6 @@ __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slo
     const std::uint32_t* const counts = p.layout.counts_of(p.symmetric[p.rank], slot, warp);
     std::uint32_t* const offset = t.offset + warp * (local + 1);
     std::uint64_t sum = 0;
-    constexpr int kBatch = 8;  // counts in flight a lane
     for (std::int32_t first = 0; first < local; first += 32 * kBatch) {
       std::uint32_t count[kBatch];
 #pragma unroll
@@ -228,8 +275,8 @@ __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slo
                       static_cast<std::uint64_t>(p.layout.pairs), sum, context.epoch, 0});
     }
   }
-  if (!__syncthreads_and(good)) return false;
-  for (std::int32_t e = threadIdx.x; e < local; e += kThreads) {
+  ptx::named_barrier_sync(kReadBarrier, kReaders);
+  for (std::int32_t e = threadIdx.x; e < local; e += kReaders) {
     std::uint32_t sum = 0;
     for (std::int32_t source = 0; source < ranks; ++source) {
       const std::uint32_t* const offset = t.offset + source * (local + 1);
@@ -238,7 +285,7 @@ __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slo
     }
     t.tokens[e] = sum;
   }
-  __syncthreads();
+  ptx::named_barrier_sync(kReadBarrier, kReaders);
   if (warp == 0) {
     std::uint32_t sum = 0;
     for (std::int32_t first = 0; first < local; first += 32) {
@@ -254,8 +301,7 @@ __device__ inline bool read_counts(const FusedParams& p, RouteTables& t, int slo
     }
     if (lane == 0) t.first_row[local] = sum;
   }
-  __syncthreads();
-  return true;
+  return good;
 }
 
 }  // namespace xstage::moe

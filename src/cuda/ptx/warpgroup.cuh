@@ -20,6 +20,22 @@ __device__ __forceinline__ void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// The same; whether `value` was true in all of them.
+__device__ __forceinline__ bool named_barrier_all(int barrier, int threads, bool value) {
+  std::uint32_t all;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, every;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "barrier.cta.red.and.pred every, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, every;\n"
+      "}\n"
+      : "=r"(all)
+      : "r"(barrier), "r"(threads), "r"(static_cast<std::uint32_t>(value))
+      : "memory");
+  return all != 0;
+}
+
 __device__ __forceinline__ void named_barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
