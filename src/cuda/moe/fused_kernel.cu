@@ -301,6 +301,15 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
   }
 }
 
+/// All warps of a warpgroup, between two changes of its registers: a warp that comes to the second
+/// one while another has yet to execute the first is undefined behaviour. The idle front warp, and
+/// all warps of a block without tiles, would come to it at once; some launches then never ended.
+__device__ void meet_warpgroup() {
+  constexpr int kFirstBarrier = 3;  // those before are the prologue's
+  static_assert(kPushBarrier < kFirstBarrier && kReadBarrier < kFirstBarrier);
+  ptx::named_barrier_sync(kFirstBarrier + static_cast<int>(threadIdx.x / 128), 128);
+}
+
 __global__ void __launch_bounds__(kThreads, 1)
     fused_moe(const __grid_constant__ FusedParams p, const __grid_constant__ FusedMaps maps) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
@@ -318,6 +327,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp < kMathWarps) {
     ptx::set_registers_up<kMathRegisters>();
     run_math(p, s);
+    meet_warpgroup();
     ptx::set_registers_down<kLaunchRegisters>();
   } else {
     ptx::set_registers_down<kFrontRegisters>();
@@ -325,6 +335,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int store = warp - kMathWarps - 1;
     if (store >= 0 && store < kMathGroups) run_store(p, maps, s, store);
     __syncwarp();
+    meet_warpgroup();
     ptx::set_registers_up<kLaunchRegisters>();
   }
   __syncthreads();
