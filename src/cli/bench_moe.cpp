@@ -25,6 +25,7 @@
 #include "cuda/build_info.hpp"
 #include "cuda/moe/timed_layer.hpp"
 #include "xstage/atomic_file.hpp"
+#include "xstage/input_file.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -45,6 +46,7 @@ struct BenchMoeOptions {
   int launches = 0;
   bool cold = false;
   bool predict = false;
+  std::string cross_validate;  ///< a document whose rows are predicted from its other sizes
   std::string profile, kernel_times;
   std::string out;
 };
@@ -121,6 +123,7 @@ class MoeBench {
       : console_(session.console), options_(options) {}
 
   int operator()() {
+    if (!options_.cross_validate.empty()) return judge_predictions();
     document_ = {
         {"format", options_.table == "kernel" ? "xstage.moe-kernel-times/1" : "xstage.bench/1"},
         {"provenance", provenance("bench moe", {})}};
@@ -251,6 +254,47 @@ class MoeBench {
     if (options_.launches > 0) plan.launches = options_.launches;
     plan.cold = plan.cold || options_.cold;
     return plan;
+  }
+
+  /// Predictions of measured rows that took no part in the fit; needs no GPU.
+  int judge_predictions() {
+    document_ = {{"format", "xstage.bench/1"},
+                 {"provenance", provenance("bench moe", {options_.cross_validate})}};
+    profile_ = profile_or_shipped(options_.profile);
+    auto in = open_input(options_.cross_validate, "--cross-validate").value();
+    const auto measured = parse_json(in);
+    if (!measured || !measured->is_object() || !measured->contains("rows"))
+      return console_.fail(bad_input("not a document of bench moe", "--cross-validate",
+                                     options_.cross_validate, "what --table wrote"),
+                           document_);
+    document_["measured"] = (*measured)["provenance"];
+    document_["node"] = measured->value("node", json());
+    try {
+      auto rows = cross_validate(*profile_, (*measured)["rows"]);
+      if (!rows) return console_.fail(rows.error(), document_);
+      document_["rows"] = std::move(*rows);
+    } catch (const json::exception& error) {
+      return console_.fail(bad_input("a row lacks something", "--cross-validate", error.what(),
+                                     "what --table sweep or kernel wrote"),
+                           document_);
+    }
+    std::vector<double> errors, ratios;
+    for (const json& row : document_["rows"]) {
+      ratios.push_back(row["auto_over_fastest"].get<double>());
+      for (const json& run : row["runs"])
+        errors.push_back(
+            std::abs(run["predicted_us"].get<double>() / run["measured_us"].get<double>() - 1));
+    }
+    console_.text(
+        fmt::format("{} runs predicted from the other sizes: error median {:.1f} %, p95 {:.1f} %, "
+                    "worst {:.1f} %; "
+                    "auto over the fastest: median {:.3f}, worst {:.3f}",
+                    errors.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95),
+                    100 * quantile(errors, 1), quantile(ratios, 0.5), quantile(ratios, 1)));
+    document_["ok"] = true;
+    if (auto kept = keep(); !kept) return console_.fail(kept.error(), document_);
+    console_.document(document_);
+    return 0;
   }
 
   /// The predictions alone; needs no GPU.
@@ -599,6 +643,9 @@ void add_bench_moe(CLI::App& bench, Session& session) {
   app->add_option("--launches", options->launches, "Launches measured (0: as the table says)");
   app->add_flag("--cold", options->cold, "Also with an L2 that was overwritten before each launch");
   app->add_flag("--predict", options->predict, "Only what the plan expects; needs no GPU");
+  app->add_option(
+      "--cross-validate", options->cross_validate,
+      "Predict the rows of a measured table's inner sizes from its others; needs no GPU");
   app->add_option("--profile", options->profile, "Profile of the node (default: the shipped one)");
   app->add_option("--kernel-times", options->kernel_times,
                   "What --table kernel wrote on this node (default: the shipped one)");

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -129,7 +130,8 @@ plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
     const auto us = [&](const char* name) {
       return rows[i].at("phases_us").at(name).get<double>();
     };
-    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6}, us("start")});
+    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6},
+                     us(rows[i].at("phases_us").contains("start") ? "start" : "dispatched")});
     slot_sum.push_back({{1, static_cast<double>(shape.topk + 1) * tokens * hidden * 2e-6},
                         std::max(1.0, us("end") - us("combined"))});
     const char* const names[] = {"linear1", "linear2"};
@@ -255,6 +257,75 @@ Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
                              {"linear1", to_json(layer.linear1)},
                              {"linear2", to_json(layer.linear2)},
                              {"corrections", std::move(corrections)}});
+  }
+  return out;
+}
+
+Result<json> cross_validate(const model::Profile& profile, const json& rows) {
+  std::set<std::int64_t> sizes;
+  for (const json& row : rows) sizes.insert(row.at("layer").at("tokens").get<std::int64_t>());
+  if (sizes.size() < 3)
+    return bad_input("a size can be left out where two others remain", "numbers of tokens",
+                     std::to_string(sizes.size()), "3 or more");
+  json out = json::array();
+  // Between others, as the tables' sizes lie between those of the fit.
+  for (const std::int64_t left_out : sizes) {
+    if (left_out == *sizes.begin() || left_out == *sizes.rbegin()) continue;
+    json kept = json::array(), asked = json::array();
+    for (const json& row : rows)
+      (row.at("layer").at("tokens") == left_out ? asked : kept).push_back(row);
+    const auto fitted = fit_fused_times(profile, kept);
+    if (!fitted) return fitted.error();
+    const auto times = plan::parse_fused_times(json{
+        {"format", "xstage.moe-kernel-times/1"},
+        {"node", {{"gpu", ""}}},
+        {"fit", *fitted}}.dump());
+    if (!times) return times.error();
+    std::vector<json> judged(asked.size());
+    in_parallel(asked.size(), [&](std::size_t i) {
+      const json& row = asked[i];
+      const Load load = load_of(row);
+      const auto moe =
+          sim::set_up_fused_moe(profile, *times, load.simulated.spec, load.simulated.traffic);
+      if (!moe) return;
+      const auto cover = row.at("covering_lead").get<std::int64_t>();
+      json runs = json::array();
+      double fastest = 0, best = 0, wave_us = 0, wave_predicted = 0, taken_us = 0;
+      std::string taken;
+      for (const json& run : row.at("runs")) {
+        if (run.at("dispatch") != "per-rank") continue;
+        const bool wave = run.at("schedule") == "wave";
+        const std::int64_t lead = wave ? 0 : run.at("lead").get<std::int64_t>();
+        const double us = run.at("time_us").at("median").get<double>();
+        const auto s = wave ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
+                            : schedule::MoeSchedule::interleaved(lead);
+        const double predicted = sim::predict(*moe, s, load.layer.seed).time_us;
+        runs.push_back({{"lead", wave ? json() : json(lead)},
+                        {"measured_us", us},
+                        {"predicted_us", predicted}});
+        if (fastest == 0 || us < fastest) fastest = us;
+        if (wave) {
+          wave_us = us;
+          wave_predicted = predicted;
+        }
+        if ((wave || lead >= cover) && (best == 0 || predicted < best)) {
+          best = predicted;
+          taken_us = us;
+          taken = wave ? "wave" : "lead " + std::to_string(lead);
+        }
+      }
+      if (wave_predicted > 0 && wave_predicted <= best * 1.005) {
+        taken = "wave";
+        taken_us = wave_us;
+      }
+      judged[i] = {{"layer", row.at("layer")},
+                   {"runs", runs},
+                   {"auto", {{"schedule", taken}, {"measured_us", taken_us}}},
+                   {"fastest_us", fastest},
+                   {"auto_over_fastest", fastest > 0 ? taken_us / fastest : 0}};
+    });
+    for (json& row : judged)
+      if (row.is_object()) out.push_back(std::move(row));
   }
   return out;
 }
