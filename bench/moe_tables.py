@@ -129,6 +129,14 @@ def summary():
     yield from predicted("moe_predictions.json", "Predictions for a later kernel, 5120 tokens from 1536 and 20480")
 
 
+def ep8():
+    yield "| layer, 8 ranks, tokens a rank | predicted, wave | lead 16 | lead 64 | `auto` takes |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in load("results", "moe_ep8_predicted.json")["rows"]:
+        us = " | ".join(f"{run['predicted_us']:.0f}" for run in row["runs"] if "asked" not in run)
+        yield f"| {row['layer']['shape']}, {row['layer']['tokens']} | {us} | {row['auto']['schedule']} |"
+
+
 def gemm_alone():
     """A peer's grouped GEMM of both linears, one GPU, no communication."""
     return {(row["layer"], row["tokens"]): row["linear1"] + row["linear2"]
@@ -166,7 +174,7 @@ def floors():
                    100 * max(abs(run["predicted_us"] / run["measured_us"] - 1) for row in rows for run in row["runs"]), 20, 8, True, 1)
 
 
-PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary}, "moe_sweep.md": {"sweep": sweep}}
+PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "ep8": ep8}, "moe_sweep.md": {"sweep": sweep}}
 
 
 def main():
