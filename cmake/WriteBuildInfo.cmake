@@ -21,12 +21,18 @@ function(digest_of out)
   set(${out} ${digest} PARENT_SCOPE)
 endfunction()
 
-# The sources that a calibration runs; fused layers have results of their own.
+# The sources that a calibration runs, and of ptx/ what they include; fused layers have results of
+# their own.
+set(cuda ${SOURCE_DIR}/src/cuda)
 digest_of(digest
-  ${SOURCE_DIR}/src/cuda/probe/*.cu ${SOURCE_DIR}/src/cuda/probe/*.cuh
-  ${SOURCE_DIR}/src/cuda/comm/*.cu ${SOURCE_DIR}/src/cuda/comm/*.cuh
-  ${SOURCE_DIR}/src/cuda/ptx/*.cuh ${SOURCE_DIR}/include/xstage/span.cuh
-  ${SOURCE_DIR}/src/cuda/probe/records.hpp)
+  ${cuda}/probe/*.cu ${cuda}/probe/*.cuh ${cuda}/probe/records.hpp
+  ${cuda}/comm/*.cu ${cuda}/comm/*.cuh ${cuda}/device_policy.cuh
+  ${cuda}/ptx/bulk.cuh ${cuda}/ptx/clock.cuh ${cuda}/ptx/store.cuh ${cuda}/ptx/sync.cuh
+  ${SOURCE_DIR}/include/xstage/span.cuh)
+digest_of(ulysses_digest
+  ${cuda}/ulysses/*.cu ${cuda}/ulysses/*.cuh ${cuda}/ulysses/*.hpp ${cuda}/ptx/*.cuh
+  ${cuda}/device_policy.cuh ${SOURCE_DIR}/include/xstage/layout/ulysses*.hpp
+  ${SOURCE_DIR}/include/xstage/sync/*.hpp)
 digest_of(moe_digest
   ${SOURCE_DIR}/src/cuda/moe/*.cuh ${SOURCE_DIR}/src/cuda/moe/fused*
   ${SOURCE_DIR}/src/cuda/moe/grouped_gemm.* ${SOURCE_DIR}/src/cuda/ptx/*.cuh
@@ -40,6 +46,7 @@ namespace xstage {
 std::string_view git_commit() { return \"${commit}\"; }
 std::string_view kernel_digest() { return \"${digest}\"; }
 std::string_view moe_kernel_digest() { return \"${moe_digest}\"; }
+std::string_view ulysses_kernel_digest() { return \"${ulysses_digest}\"; }
 
 }  // namespace xstage
 ")

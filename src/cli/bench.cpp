@@ -84,7 +84,7 @@ class Bench {
   int operator()() {
     document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench ulysses", {})}};
     document_["provenance"]["git_commit"] = git_commit();
-    document_["provenance"]["kernel_digest"] = kernel_digest();
+    document_["provenance"]["kernel_digest"] = ulysses_kernel_digest();
     const std::vector<AttentionLayer> layers = layers_of().value();
     if (options_.backend != "cuda")
       return console_.fail(
