@@ -80,7 +80,7 @@ Outcome run(const std::vector<std::string>& arguments, std::chrono::seconds limi
 
 Outcome run_and_signal(const std::vector<std::string>& arguments, int signal,
                        std::chrono::milliseconds delay) {
-  return run(arguments, std::chrono::seconds(60 * kSlowness), signal, delay);
+  return run(arguments, kHangs, signal, delay);
 }
 
 std::string read_file(const fs::path& path) {
