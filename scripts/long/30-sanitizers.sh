@@ -16,12 +16,16 @@ part "AddressSanitizer and UBSan: build"
 build asan
 part "AddressSanitizer and UBSan: tests"
 # The figures of the README are compared in the default build; here they would be made again slowly.
-ctest --preset asan --parallel "$(nproc)" -E '^(Browser|Readme)\.' --output-junit "$results/asan.xml"
+# A failure here does not keep ThreadSanitizer from its turn: the stage takes long.
+failed=no
+ctest --preset asan --parallel "$(nproc)" -E '^(Browser|Readme)\.' --output-junit "$results/asan.xml" ||
+  failed=yes
 
 export TSAN_OPTIONS=halt_on_error=1
 part "ThreadSanitizer: build"
 build tsan cpu_test sync_test
 part "ThreadSanitizer: tests"
 ctest --preset tsan -R '^(Moe|MoeFailure|Ulysses|Wait|Barrier|Arrivals)\.' -E 'UnusualSizes' \
-  --parallel "$(nproc)" --output-junit "$results/tsan.xml"
+  --parallel "$(nproc)" --output-junit "$results/tsan.xml" || failed=yes
 part "done"
+[ $failed = no ] || die "tests failed under a sanitizer; they are named above"
