@@ -19,10 +19,12 @@ echo "${#files[@]} files, $(build_jobs) at a time"
 logs=build/check/tidy
 rm -rf "$logs"
 mkdir -p "$logs"
-# tidy FILE: one line when it is done, and what was found where something was.
+# tidy FILE: one line when it is done, and what was found where something was. The standard library's
+# std::stable_sort uses what C++17 deprecated; clang names the line that instantiates it.
 tidy() {
   local log=$logs/${1//\//_}.log
-  if clang-tidy-19 -quiet -p build "$1" >"$log" 2>"$log.stderr"; then
+  if clang-tidy-19 -quiet --extra-arg=-Wno-deprecated-declarations -p build "$1" \
+    >"$log" 2>"$log.stderr"; then
     printf '%4d s  %s\n' $((SECONDS)) "$1"
   else
     printf '%4d s  %s: FINDINGS\n' $((SECONDS)) "$1"

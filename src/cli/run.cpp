@@ -35,7 +35,7 @@ std::optional<Error> why_not_cuda(int ranks, bool has_kernel) {
                  "cuda", "cpu; cuda on a machine with GPUs"};
   if (auto error = cuda::why_not_calibrate(node, gpus)) {
     error->what = "the layer cannot run on GPUs here: " + error->what;
-    return *error;
+    return error;
   }
   if (has_kernel) return {};
   return Error{ErrorKind::kUnsupported, "this layer has no fused kernel for GPUs", "--backend",

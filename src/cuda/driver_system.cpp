@@ -273,7 +273,6 @@ Surroundings surroundings() {
   out.container = std::filesystem::exists("/.dockerenv", ignored) ||
                   std::filesystem::exists("/run/.containerenv", ignored);
   std::ifstream status("/proc/self/status");
-  std::string key;
   unsigned long long capabilities = 0;
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("CapEff:")) capabilities = std::strtoull(line.c_str() + 7, nullptr, 16);

@@ -75,7 +75,8 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   for (Phase* phase : {&first, &mixed})
     if (const auto ok = predict_phase(profile, plan, both_ways, *phase); !ok) return ok.error();
 
-  const double rounds = static_cast<double>((tiles + workers - 1) / workers);
+  const std::int64_t whole_rounds = (tiles + workers - 1) / workers;
+  const auto rounds = static_cast<double>(whole_rounds);
   plan.math_us = rounds * first.tile_us;
   plan.combine_us = model::drain_us(static_cast<double>(tiles) * bytes * remote, link);
   plan.bound_us = std::max(plan.math_us, plan.combine_us);
