@@ -33,45 +33,46 @@ Trace points_of(const json& rows, const char* x, const char* y, double scale, st
   return trace;
 }
 
-std::string capacity_figure(const Document& document, Page& page) {
+/// A figure over the number of producers, unplaced where its first trace has no point.
+std::string producers_figure(const Document& document, Page& page, std::string title,
+                             std::string caption, std::string y_title, std::vector<Trace> traces) {
   Figure figure;
-  figure.title = "Outstanding capacity, three ways";
-  figure.caption =
-      "From the issue time of long aligned bursts, from the fence behind them, and from the gap "
-      "after which a second burst is undisturbed. The fence misses what SMs of small groups have "
-      "drained early.";
+  figure.title = std::move(title);
+  figure.caption = std::move(caption);
   figure.source = document.file;
   figure.x_title = "producers K";
-  figure.y_title = "capacity Q (MB)";
+  figure.y_title = std::move(y_title);
   figure.from_zero = true;
-  const json& rows = rows_of(document.content, "capacity");
   Panel panel;
-  panel.traces = {
-      points_of(rows, "producers", "isolated_bytes", kBytesPerMegabyte, "aligned bursts", 0, 3),
-      points_of(rows, "producers", "fence_bytes", kBytesPerMegabyte, "fence", 1, 3),
-      points_of(rows, "producers", "recovery_bytes", kBytesPerMegabyte, "recovery gap", 2, 3)};
+  panel.traces = std::move(traces);
   if (!panel.traces.front().x.empty()) figure.panels.push_back(std::move(panel));
   return page.place(std::move(figure));
 }
 
+std::string capacity_figure(const Document& document, Page& page) {
+  const json& rows = rows_of(document.content, "capacity");
+  return producers_figure(
+      document, page, "Outstanding capacity, three ways",
+      "From the issue time of long aligned bursts, from the fence behind them, and from the gap "
+      "after which a second burst is undisturbed. The fence misses what SMs of small groups have "
+      "drained early.",
+      "capacity Q (MB)",
+      {points_of(rows, "producers", "isolated_bytes", kBytesPerMegabyte, "aligned bursts", 0, 3),
+       points_of(rows, "producers", "fence_bytes", kBytesPerMegabyte, "fence", 1, 3),
+       points_of(rows, "producers", "recovery_bytes", kBytesPerMegabyte, "recovery gap", 2, 3)});
+}
+
 std::string onset_figure(const Document& document, Page& page) {
-  Figure figure;
-  figure.title = "Where back-pressure begins";
-  figure.caption =
-      "The smallest burst whose mean issue time exceeds 1.1 T_iss0, all producers starting at one "
-      "instant: found by bisection, and by the model.";
-  figure.source = document.file;
-  figure.x_title = "producers K";
-  figure.y_title = "bytes of a burst (KB)";
-  figure.from_zero = true;
   const json& rows = rows_of(document.content, "onset");
-  Panel panel;
-  panel.traces = {
-      points_of(rows, "producers", "bytes", kBytesPerKilobyte, "measured", 0, 2),
-      points_of(rows, "producers", "predicted_bytes", kBytesPerKilobyte, "model", 1, 2)};
-  panel.traces.back().shape = Trace::Shape::kLine;
-  if (!panel.traces.front().x.empty()) figure.panels.push_back(std::move(panel));
-  return page.place(std::move(figure));
+  Trace model = points_of(rows, "producers", "predicted_bytes", kBytesPerKilobyte, "model", 1, 2);
+  model.shape = Trace::Shape::kLine;
+  return producers_figure(
+      document, page, "Where back-pressure begins",
+      "The smallest burst whose mean issue time exceeds 1.1 T_iss0, all producers starting at one "
+      "instant: found by bisection, and by the model.",
+      "bytes of a burst (KB)",
+      {points_of(rows, "producers", "bytes", kBytesPerKilobyte, "measured", 0, 2),
+       std::move(model)});
 }
 
 std::string split_figure(const Document& document, Page& page) {

@@ -109,16 +109,27 @@ std::vector<Flow> all_to_one(int gpus, int to) {
   return flows;
 }
 
-BurstRun window_run(std::vector<Flow> flows, Mechanism mechanism, int producers, int threads,
-                    std::uint32_t bytes, std::uint32_t chunk, double gap_us, double expected_gb_s) {
+namespace {
+
+BurstRun burst_run(RunKind kind, std::vector<Flow> flows, Mechanism mechanism, int producers,
+                   int threads, std::uint32_t bytes, std::uint32_t chunk) {
   BurstRun run;
-  run.kind = RunKind::kWindow;
+  run.kind = kind;
   run.mechanism = mechanism;
   run.flows = std::move(flows);
   run.producers = producers;
   run.threads = threads;
   run.bytes = bytes;
   run.chunk = mechanism == Mechanism::kTmaBulk ? chunk : 0;
+  return run;
+}
+
+}  // namespace
+
+BurstRun window_run(std::vector<Flow> flows, Mechanism mechanism, int producers, int threads,
+                    std::uint32_t bytes, std::uint32_t chunk, double gap_us, double expected_gb_s) {
+  BurstRun run =
+      burst_run(RunKind::kWindow, std::move(flows), mechanism, producers, threads, bytes, chunk);
   run.gap_us = gap_us;
   const double period =
       std::max(gap_us + 0.4, producers * static_cast<double>(bytes) / (expected_gb_s * 1e3));
@@ -129,14 +140,8 @@ BurstRun window_run(std::vector<Flow> flows, Mechanism mechanism, int producers,
 
 BurstRun isolated_run(std::vector<Flow> flows, Mechanism mechanism, int producers, int threads,
                       std::uint32_t bytes, std::uint32_t chunk) {
-  BurstRun run;
-  run.kind = RunKind::kAligned;
-  run.mechanism = mechanism;
-  run.flows = std::move(flows);
-  run.producers = producers;
-  run.threads = threads;
-  run.bytes = bytes;
-  run.chunk = mechanism == Mechanism::kTmaBulk ? chunk : 0;
+  BurstRun run =
+      burst_run(RunKind::kAligned, std::move(flows), mechanism, producers, threads, bytes, chunk);
   run.gap_us = 2;
   run.rounds = kRounds;
   run.drain_each_round = true;
