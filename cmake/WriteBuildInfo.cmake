@@ -8,6 +8,31 @@ if(commit AND changes)
   string(APPEND commit "-modified")
 endif()
 
+# The sources that results of kernels depend on: what the globs name, and of src/cuda and the headers
+# shared with the host whatever these include. Host code beside them does not count.
+function(kernel_sources out)
+  file(GLOB waiting RELATIVE ${SOURCE_DIR} ${ARGN})
+  set(sources "")
+  while(waiting)
+    list(POP_FRONT waiting source)
+    if(source IN_LIST sources)
+      continue()
+    endif()
+    list(APPEND sources ${source})
+    file(STRINGS ${SOURCE_DIR}/${source} lines REGEX "^#include \"")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" name "${line}")
+      if(name MATCHES "^cuda/.*\\.cuh$|^cuda/probe/records\\.hpp$")
+        list(APPEND waiting src/${name})
+      elseif(name MATCHES "^xstage/(layout|schedule|sync|span)")
+        list(APPEND waiting include/${name})
+      endif()
+    endforeach()
+  endwhile()
+  list(SORT sources)
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 # SHA-256 over names and digests of sources.
 function(digest_of out)
   file(GLOB_RECURSE sources RELATIVE ${SOURCE_DIR} ${ARGN})
@@ -21,23 +46,44 @@ function(digest_of out)
   set(${out} ${digest} PARENT_SCOPE)
 endfunction()
 
-# The sources that a calibration runs, and of ptx/ what they include; fused layers have results of
-# their own.
+# Kernels and what they include, at any depth, of src/cuda and of the headers shared with the host:
+# a wrapper that one layer uses leaves results of the other as they are, and so does host code.
+function(kernel_sources out)
+  file(GLOB waiting RELATIVE ${SOURCE_DIR} ${ARGN})
+  set(sources "")
+  while(waiting)
+    list(GET waiting 0 source)
+    list(REMOVE_AT waiting 0)
+    list(FIND sources ${source} known)
+    if(NOT known EQUAL -1)
+      continue()
+    endif()
+    list(APPEND sources ${source})
+    file(STRINGS ${SOURCE_DIR}/${source} lines REGEX "^#include \"")
+    foreach(line IN LISTS lines)
+      string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" name "${line}")
+      if(name MATCHES "^cuda/")
+        list(APPEND waiting src/${name})
+      elseif(name MATCHES "^xstage/(layout|schedule|sync)/" AND NOT name MATCHES "check[.]hpp$")
+        list(APPEND waiting include/${name})
+      endif()
+    endforeach()
+  endwhile()
+  list(TRANSFORM sources PREPEND ${SOURCE_DIR}/)
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 set(cuda ${SOURCE_DIR}/src/cuda)
 digest_of(digest
   ${cuda}/probe/*.cu ${cuda}/probe/*.cuh ${cuda}/probe/records.hpp
   ${cuda}/comm/*.cu ${cuda}/comm/*.cuh ${cuda}/device_policy.cuh
   ${cuda}/ptx/bulk.cuh ${cuda}/ptx/clock.cuh ${cuda}/ptx/store.cuh ${cuda}/ptx/sync.cuh
   ${SOURCE_DIR}/include/xstage/span.cuh)
-digest_of(ulysses_digest
-  ${cuda}/ulysses/*.cu ${cuda}/ulysses/*.cuh ${cuda}/ulysses/*.hpp ${cuda}/ptx/*.cuh
-  ${cuda}/device_policy.cuh ${SOURCE_DIR}/include/xstage/layout/ulysses*.hpp
-  ${SOURCE_DIR}/include/xstage/sync/*.hpp)
-digest_of(moe_digest
-  ${SOURCE_DIR}/src/cuda/moe/*.cuh ${SOURCE_DIR}/src/cuda/moe/fused*
-  ${SOURCE_DIR}/src/cuda/moe/grouped_gemm.* ${SOURCE_DIR}/src/cuda/ptx/*.cuh
-  ${SOURCE_DIR}/src/cuda/device_policy.cuh ${SOURCE_DIR}/include/xstage/schedule/*.hpp
-  ${SOURCE_DIR}/include/xstage/layout/moe.hpp ${SOURCE_DIR}/include/xstage/sync/*.hpp)
+kernel_sources(sources
+  ${cuda}/ulysses/attention.cu ${cuda}/ulysses/exchange.cu ${cuda}/ulysses/per_destination.cu)
+digest_of(ulysses_digest ${sources})
+kernel_sources(sources ${cuda}/moe/fused*.cu ${cuda}/moe/grouped_gemm.cu)
+digest_of(moe_digest ${sources})
 
 set(text "#include \"cuda/build_info.hpp\"
 
