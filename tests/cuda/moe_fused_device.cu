@@ -135,7 +135,7 @@ void times(int ranks, std::uint64_t seed, const std::string& only, Results& resu
       const auto line = [&](const char* what, const MoeSchedule& s, MoeDispatch d) {
         results.add(l.name, static_cast<long>(tokens), what, b.median_us(s, d, 9));
       };
-      b.print_marks(MoeSchedule::interleaved(16), MoeDispatch::kPerRank);
+      b.print_marks(MoeSchedule::wave(group), MoeDispatch::kPerRank);
       line("wave per rank", MoeSchedule::wave(group), MoeDispatch::kPerRank);
       line("wave per slot", MoeSchedule::wave(group), MoeDispatch::kPerSlot);
       line("lead 4 per rank", MoeSchedule::interleaved(4), MoeDispatch::kPerRank);

@@ -32,8 +32,8 @@ constexpr bool equal(const Spelled& got, const char* want) {
   }
   return false;
 }
-static_assert(equal(spell(MoeSchedule::wave(1), {2, 1, 2}), "abAABBcCC"));
-static_assert(equal(spell(MoeSchedule::wave(3), {2, 1, 2}), "abcAABBCC"));
+static_assert(equal(spell(MoeSchedule::wave(1), {2, 1, 2}), "abABABcCC"));
+static_assert(equal(spell(MoeSchedule::wave(3), {2, 1, 2}), "abcABABCC"));
 static_assert(equal(spell(MoeSchedule::interleaved(1), {2, 1, 2}), "abAAcBBCC"));
 static_assert(equal(spell(MoeSchedule::interleaved(1), {2, 2, 1}), "aabbAccBC"));
 static_assert(equal(spell(MoeSchedule::interleaved(9), {2, 1, 2}), "abcAABBCC"));

@@ -9,7 +9,8 @@
 //
 //   expert wave   the experts in groups; all Linear-1 tiles of a group, then all its Linear-2
 //   tiles,
-//                 then the next group
+//                 then the next group; within an expert column by column, so that its rows fetch
+//                 the same weights at the same time
 //   interleaved   Linear-1 of the first `lead` rows; then, row by row, n1 Linear-1 tiles of row
 //                 r + lead mixed evenly with n2 Linear-2 tiles of row r; then what remains
 //
@@ -161,6 +162,10 @@ class MoeOrder {
     part_ = Part::kBegin;
     next_part();
   }
+
+  /// Rows of an expert whose tiles of one column follow each other in the wave schedule: they share
+  /// its weights. More would not fit the L2 cache beside the weights of the columns in flight.
+  static constexpr std::int64_t kTogether = 8;
 
   XSTAGE_HD constexpr const MoeTiling& tiling() const { return tiling_; }
   XSTAGE_HD constexpr std::int64_t rows() const { return rows_; }
@@ -373,6 +378,19 @@ class MoeOrder {
       seek(first_, row_);
     else
       seek(second_, row_);
+    if (schedule_.kind == MoeScheduleKind::kWave)
+      gather(linear_ == Linear::kFirst ? first_ : second_);
+  }
+
+  /// Deals the tiles of up to kTogether rows of an expert anew: column by column instead of row by
+  /// row. `row_` and `column_` name the place among them.
+  XSTAGE_HD constexpr void gather(const RowCursor& expert) {
+    const std::int64_t first = row_ - (row_ - expert.begin) % kTogether;
+    const std::int64_t left = expert.end - first;
+    const auto rows = static_cast<std::uint32_t>(left < kTogether ? left : kTogether);
+    const std::uint32_t place = static_cast<std::uint32_t>(row_ - first) * by_.divisor() + column_;
+    column_ = place / rows;
+    row_ = first + place % rows;
   }
 
   const std::uint32_t* tokens_ = nullptr;
