@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/warpgroup.cuh"
+
 namespace xstage::moe {
 
 __device__ __forceinline__ void unpack_bf16(const uint4& raw, float (&v)[8]) {
@@ -29,13 +31,16 @@ __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, fl
   return pack_e4m3(a, b) | static_cast<std::uint32_t>(pack_e4m3(c, d)) << 16;
 }
 
-/// silu(gate)·up, clamped where clamp > 0.
-__device__ __forceinline__ float swiglu(float gate, float up, float clamp) {
-  if (clamp > 0) {
-    gate = fminf(gate, clamp);
-    up = fminf(fmaxf(up, -clamp), clamp);
-  }
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+/// gate = silu(gate)·up, of two values: they share one reciprocal, because a Linear-1 tile's 32768
+/// sigmoids keep the SM's 16 special function lanes busy for as long as one and a half of its
+/// steps. silu below -41 is off by less than 1e-16.
+__device__ __forceinline__ void swiglu(float& gate0, float& gate1, float up0, float up1) {
+  constexpr float kLog2e = 1.44269504f, kMost = 60.0f;  // 2^120 still has a reciprocal
+  const float below0 = 1.0f + ptx::exp2_approx(fminf(-kLog2e * gate0, kMost));
+  const float below1 = 1.0f + ptx::exp2_approx(fminf(-kLog2e * gate1, kMost));
+  const float both = ptx::reciprocal_approx(below0 * below1);
+  gate0 *= both * below1 * up0;
+  gate1 *= both * below0 * up1;
 }
 
 }  // namespace xstage::moe

@@ -12,24 +12,30 @@ namespace xstage::moe {
 __device__ __forceinline__ float2 stage_swiglu(std::uint8_t* staging, Sums& sums, float weight0,
                                                float weight1, float clamp) {
   float* const gate = sums.half[0];
-  const float* const up = sums.half[1];
+  float* const up = sums.half[1];
+  if (clamp > 0) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      gate[i] = fminf(gate[i], clamp);
+      up[i] = fminf(fmaxf(up[i], -clamp), clamp);
+    }
+  }
   float largest0 = 0, largest1 = 0;
 #pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    const bool second = i % 4 >= 2;
-    gate[i] = (second ? weight1 : weight0) * swiglu(gate[i], up[i], clamp);
-    if (second)
-      largest1 = fmaxf(largest1, fabsf(gate[i]));
-    else
-      largest0 = fmaxf(largest0, fabsf(gate[i]));
+  for (int j = 0; j < 64; j += 4) {
+    swiglu(gate[j], gate[j + 1], up[j], up[j + 1]);
+    swiglu(gate[j + 2], gate[j + 3], up[j + 2], up[j + 3]);
+    largest0 = fmaxf(largest0, fmaxf(fabsf(gate[j]), fabsf(gate[j + 1])));
+    largest1 = fmaxf(largest1, fmaxf(fabsf(gate[j + 2]), fabsf(gate[j + 3])));
   }
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
     largest0 = fmaxf(largest0, __shfl_xor_sync(~0u, largest0, step));
     largest1 = fmaxf(largest1, __shfl_xor_sync(~0u, largest1, step));
   }
-  const float2 scales{scale_of_group(largest0), scale_of_group(largest1)};
-  const float inverse0 = 1.0f / scales.x, inverse1 = 1.0f / scales.y;
+  const float2 scales{scale_of_group(fabsf(weight0) * largest0),
+                      scale_of_group(fabsf(weight1) * largest1)};
+  const float inverse0 = weight0 / scales.x, inverse1 = weight1 / scales.y;
   const int row = first_row();
   // Rows r and r + 8 lie in the same place of their swizzle pattern.
   std::uint8_t* const to = staging + row * kBlockK;

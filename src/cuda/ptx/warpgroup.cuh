@@ -57,6 +57,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+/// 1 / x, relative error 2^-23; subnormal inputs and results are zero.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two fp32 values to bf16, round to nearest; `low` goes to the low half.
 __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   std::uint32_t packed;
