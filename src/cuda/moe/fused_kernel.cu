@@ -248,11 +248,24 @@ __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreSt
   signals.linear1_done(task.row);
 }
 
-/// Linear-2: row pieces to the owners of their tokens, then the owners' counters. Whole warp.
+/// Row pieces that a store warp has stored and not yet counted at their owners: lane r has those of
+/// rank r. They are counted a tile later, when the stores have long arrived: waiting for them at
+/// once would take as long as a short tile's products.
+struct Uncounted {
+  int pieces = 0;
+
+  /// Whole warp, once its stores are complete.
+  __device__ void count(Signals& signals) {
+    __syncwarp();
+    if (pieces > 0) signals.combined(static_cast<std::int32_t>(threadIdx.x % 32), pieces);
+    pieces = 0;
+  }
+};
+
+/// Linear-2: row pieces to the owners of their tokens. Whole warp.
 __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
-                              const TileTask& task, Signals& signals, Stopwatch& issue,
-                              Stopwatch& read) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+                              const TileTask& task, Uncounted& uncounted, Signals& signals,
+                              Stopwatch& issue, Stopwatch& read) {
   std::uint32_t sources = 0;  // of this lane's two rows, a byte each; rank + 1, or 0 for no row
   store_rows(
       s.tiles, state, task.tokens,
@@ -264,15 +277,15 @@ __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& 
                                        std::int64_t{task.column} * kBlockN);
       },
       issue, read);
-  ptx::bulk_wait_done();
-  __syncwarp();
+  ptx::bulk_wait_done_before_last();
+  uncounted.count(signals);
   for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
     int pieces = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       pieces += __popc(
           __ballot_sync(~0u, (sources >> (8 * i) & 0xff) == static_cast<std::uint32_t>(rank + 1)));
-    if (lane == 0 && pieces > 0) signals.combined(rank, pieces);
+    if (static_cast<std::int32_t>(threadIdx.x % 32) == rank) uncounted.pieces = pieces;
   }
 }
 
@@ -284,6 +297,7 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
                            wait_context(p, s.epoch));
   Ring<kTasks> tasks;
   StoreState state{group};
+  Uncounted uncounted;
   Stopwatch issue, read;
   for (int slot = 0;; slot = (slot + 1) % kOtherStored) {
     const TileTask task = take_task(s.tiles, tasks);
@@ -292,9 +306,11 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
     if (task.kind == TaskKind::kLinear1)
       store_intermediate(p, s, state, maps, task, slot, rank_signals);
     else
-      store_combine(p, s, state, task, signals, issue, read);
+      store_combine(p, s, state, task, uncounted, signals, issue, read);
     __syncwarp();
   }
+  ptx::bulk_wait_done();
+  uncounted.count(signals);
   if (group == 0 && threadIdx.x % 32 == 0) {
     issue.write(p, Mark::kStoreIssue, Mark::kStoreTiles);
     read.write(p, Mark::kStoreRead);

@@ -33,6 +33,11 @@ __device__ __forceinline__ void bulk_wait_done() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/// The same for all groups but the last one committed.
+__device__ __forceinline__ void bulk_wait_done_before_last() {
+  asm volatile("cp.async.bulk.wait_group 1;" ::: "memory");
+}
+
 /// Ordinary shared-memory writes before this are seen by bulk copies after it.
 __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
