@@ -18,15 +18,12 @@ struct MoeErrors {
   std::int64_t worst_row_token = -1;
   std::int64_t tokens_checked = 0;
   bool finite = true;  ///< no NaN or infinity in any output
-  double linear1_limit = kLinear1Limit;
 
   bool within_limits() const {
-    return finite && linear1 <= linear1_limit && given_intermediate <= kGivenLimit &&
+    return finite && linear1 <= kLinear1Limit && given_intermediate <= kGivenLimit &&
            end_to_end <= kEndToEndLimit;
   }
   static constexpr double kLinear1Limit = 1e-3;
-  /// Tensor Cores of Hopper sum products of fp8 with about 14 bits, and SwiGLU multiplies two.
-  static constexpr double kTensorCoreLinear1Limit = 3e-3;
   static constexpr double kGivenLimit = 3e-3;
   static constexpr double kEndToEndLimit = 1.5e-2;
 };

@@ -79,12 +79,13 @@ class Prepared : public CublasGemm {
     XSTAGE_CUBLAS_TRY(
         f_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
     XSTAGE_CUBLAS_TRY(f_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, &plain, sizeof plain));
-    XSTAGE_CUBLAS_TRY(
-        f_.layout_create(&b_, CUDA_R_8F_E4M3, k, n, static_cast<std::int64_t>(gemm_.k)));
-    XSTAGE_CUBLAS_TRY(
-        f_.layout_create(&a_, CUDA_R_8F_E4M3, k, m, static_cast<std::int64_t>(gemm_.k)));
-    XSTAGE_CUBLAS_TRY(
-        f_.layout_create(&out_, CUDA_R_16BF, n, m, static_cast<std::int64_t>(gemm_.n)));
+    const std::int8_t fast = gemm_.fast ? 1 : 0;
+    XSTAGE_CUBLAS_TRY(f_.desc_set(desc_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    const cudaDataType_t values = gemm_.bf16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
+    XSTAGE_CUBLAS_TRY(f_.layout_create(&b_, values, k, n, static_cast<std::int64_t>(gemm_.k)));
+    XSTAGE_CUBLAS_TRY(f_.layout_create(&a_, values, k, m, static_cast<std::int64_t>(gemm_.k)));
+    XSTAGE_CUBLAS_TRY(f_.layout_create(&out_, gemm_.out_fp32 ? CUDA_R_32F : CUDA_R_16BF, n, m,
+                                       static_cast<std::int64_t>(gemm_.n)));
     cublasLtMatmulPreference_t preference = nullptr;
     XSTAGE_CUBLAS_TRY(f_.preference_create(&preference));
     const auto bytes = static_cast<std::size_t>(gemm_.workspace_bytes);
@@ -98,7 +99,8 @@ class Prepared : public CublasGemm {
     f_.preference_destroy(preference);
     if (!done) return done.error();
     if (found == 0)
-      return Error{ErrorKind::kUnsupported, "cuBLAS has no fp8 GEMM of this size", {}, {}, {}};
+      return Error{
+          ErrorKind::kUnsupported, "cuBLAS has no GEMM of this format and size", {}, {}, {}};
     return true;
   }
 

@@ -1,4 +1,4 @@
-// cuBLAS' fp8 GEMM as a yardstick: one matrix for all rows, one scale a tensor. The library is
+// cuBLAS' GEMM as a yardstick: one matrix for all rows, one scale a tensor. The library is
 // loaded when it is asked for, so that the executable starts without it.
 #pragma once
 
@@ -13,12 +13,15 @@ namespace xstage::moe {
 
 /// out = a·bᵀ on the current GPU.
 struct DenseGemm {
-  const void* a = nullptr;  ///< [m][k] e4m3
-  const void* b = nullptr;  ///< [n][k] e4m3
-  void* out = nullptr;      ///< [m][n] bf16
+  const void* a = nullptr;  ///< [m][k] e4m3, or bf16
+  const void* b = nullptr;  ///< [n][k] as a
+  void* out = nullptr;      ///< [m][n] bf16, or fp32
   std::int64_t m = 0, n = 0, k = 0;
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
+  bool bf16 = false;
+  bool fast = false;  ///< of e4m3: sums stay in the Tensor Core, which keeps fewer bits of them
+  bool out_fp32 = false;
 };
 
 class CublasGemm {

@@ -25,7 +25,7 @@ __device__ __forceinline__ float quantise_piece(const uint4 (&raw)[2], uint4& co
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
   const float scale = scale_of_group(largest), inverse = 1.0f / scale;
 #pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] *= inverse;
+  for (int i = 0; i < 16; ++i) v[i] = quotient(v[i], scale, inverse);
   codes = {pack_e4m3(v[0], v[1], v[2], v[3]), pack_e4m3(v[4], v[5], v[6], v[7]),
            pack_e4m3(v[8], v[9], v[10], v[11]), pack_e4m3(v[12], v[13], v[14], v[15])};
   return scale;
