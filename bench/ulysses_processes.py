@@ -83,6 +83,12 @@ class Layer:
         self.call("launch", self.handle, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
         self.launches += 1
 
+    def launch_part(self, part):
+        """0: Q, K and V to the ranks of their heads; 1: attention of what the last exchange brought."""
+        self.call("launch_part", self.handle, ctypes.c_int32(part),
+                  ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        self.launches += part
+
     def output(self):
         """Of the last launch, [batch, own rows, heads, dim]."""
         torch.cuda.synchronize()

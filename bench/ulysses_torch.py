@@ -11,6 +11,11 @@ the same work. For each shape, rounds of the contenders take turns, in an order 
   attention + nccl   ours, permute, NCCL all_to_all_single, permute (the order in which yunchang,
                      DeepSpeed and diffusers do it)
   cudnn + nccl       the same behind cuDNN's
+  fused              this project's kernel whose output goes straight to its owners
+  inputs push        Q, K and V to the ranks of their heads, by this project's push
+  inputs nccl        the same by permutes and NCCL
+  layer              inputs push, fused
+  layer of cudnn and nccl   inputs nccl, cudnn + nccl
 
 Accuracy: relative Frobenius error against float64 on the same inputs, beside PyTorch's own.
 Needs PyTorch with CUDA 13; the exchanges need --gpus 2 or more.
@@ -32,6 +37,8 @@ import torch.multiprocessing
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from ulysses_processes import Layer, shards
+
 SHAPES = [  # name, local heads, S, D
     ("paper", 4, 8192, 128), ("paper", 4, 16384, 128), ("paper", 4, 32768, 128),
     ("paper", 4, 49152, 128), ("paper", 4, 65536, 128),
@@ -46,7 +53,8 @@ class Kernel:
     """xstage_attention_forward of the library."""
 
     def __init__(self, path):
-        self.function = ctypes.CDLL(path).xstage_attention_forward
+        self.library = ctypes.CDLL(path)
+        self.function = self.library.xstage_attention_forward
         self.message = ctypes.create_string_buffer(512)
 
     def __call__(self, q, k, v, out, scale=0.0):
@@ -100,11 +108,27 @@ def all_to_all(o, ranks):
     return got.reshape(ranks * heads, rows // ranks, 1, dim).permute(2, 1, 0, 3).contiguous()
 
 
+def inputs_all_to_all(tensors, ranks):
+    """[1, S/P, h, D] of Q, K and V to [1, S, h/P, D] each: a permute and NCCL; the other permute
+    is none, as the rows of a rank stay together."""
+    out = []
+    for x in tensors:
+        _, rows, heads, dim = x.shape
+        send = x.reshape(rows, ranks, heads // ranks, dim).transpose(0, 1).contiguous()
+        got = torch.empty_like(send)
+        dist.all_to_all_single(got, send)
+        out.append(got.view(1, ranks * rows, heads // ranks, dim))
+    return out
+
+
 def timed(run, launches):
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     if dist.is_initialized():
         dist.barrier()
+    torch.cuda._sleep(launches * 500_000)  # 0.25 ms a launch: the host is done before the GPU begins
+    if dist.is_initialized():
+        dist.all_reduce(torch.zeros(1, device="cuda"))  # ranks begin together
     begin.record()
     for _ in range(launches):
         run()
@@ -123,19 +147,35 @@ def measure(kernel, ranks, shape, rounds):
     q, k, v = (random(1, rows, heads, dim) for _ in range(3))
     out = torch.empty_like(q)
     contenders = {"attention": lambda: kernel(q, k, v, out), "cudnn": lambda: cudnn(q, k, v)}
+    layer = None
+    if ranks > 1:
+        rank, table = dist.get_rank(), shards(rows, ranks, 0)
+        own = [random(1, table[rank][1] - table[rank][0], heads * ranks, dim) for _ in range(3)]
+        case = (name, 1, rows, heads * ranks, heads * ranks, dim, 0, False)
+        layer = Layer(kernel.library, rank, ranks, case, *own, table)
+        contenders |= {"fused": lambda: layer.launch_part(1), "inputs push": lambda: layer.launch_part(0),
+                       "layer": layer.launch}
     if ranks > 1 and rows % ranks == 0:
-        contenders["attention + nccl"] = lambda: (kernel(q, k, v, out), all_to_all(out, ranks))
-        contenders["cudnn + nccl"] = lambda: all_to_all(cudnn(q, k, v), ranks)
+        contenders |= {
+            "attention + nccl": lambda: (kernel(q, k, v, out), all_to_all(out, ranks)),
+            "cudnn + nccl": lambda: all_to_all(cudnn(q, k, v), ranks),
+            "inputs nccl": lambda: inputs_all_to_all(own, ranks),
+            "layer of cudnn and nccl":
+                lambda: all_to_all(cudnn(*inputs_all_to_all(own, ranks)), ranks)}
     flop = 4.0 * rows * rows * heads * dim
-    launches = max(1, min(10, int(4e3 / (flop / 6e8))))
+    most = max(1, min(10, int(4e3 / (flop / 6e8))))
+    launches = {what: max(most, 4) if "inputs" in what else most for what in contenders}
     samples = {what: [] for what in contenders}
     order, shuffle = list(contenders), shuffler.Random(7)  # the same on every rank
     for turn in range(rounds + 2):
         shuffle.shuffle(order)
         for what in order:
-            us = timed(contenders[what], launches)
+            us = timed(contenders[what], launches[what])
             if turn >= 2:
                 samples[what].append(us)
+    if layer:
+        layer.output()  # its waits ended in time
+        layer.close()
     median = {what: statistics.median(s) for what, s in samples.items()}
     result = {"layer": {"name": name, "heads_local": heads, "seq": rows, "head_dim": dim},
               "time_us": median, "samples_us": samples,

@@ -65,8 +65,7 @@ constexpr TableShape kModels[] = {{"FLUX.1", 4608, 12, 128},
                                   {"Wan-14B 480p", 32760, 20, 128},
                                   {"CogVideoX-5B", 17776, 24, 64}};
 
-/// What sequences cost above attention alone, µs: medians of the differences within a round, in
-/// which the clocks moved less than between rounds.
+/// What sequences cost above attention alone, µs: medians of the differences within a round.
 struct Above {
   double fused = 0, serial = 0;
 };
@@ -75,6 +74,19 @@ double difference(std::vector<double> longer, const std::vector<double>& shorter
   for (std::size_t i = 0; i < longer.size(); ++i) longer[i] -= shorter[i];
   return quantile(std::move(longer), 0.5);
 }
+
+/// Times and SM cycles of a sequence, a sample a round: of the slower rank. (The other one waits
+/// for it at a higher clock, and its cycles count the wait.)
+struct Samples {
+  std::vector<double> us, cycles;
+
+  void add(const std::vector<ulysses::Taken>& ranks) {
+    const ulysses::Taken slowest = *std::max_element(
+        ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.us < b.us; });
+    us.push_back(slowest.us);
+    cycles.push_back(slowest.cycles);
+  }
+};
 
 class Bench {
  public:
@@ -181,7 +193,7 @@ class Bench {
                           ulysses::Group& group) {
     constexpr std::size_t kCount = std::size(kTimed);
     constexpr double kShapeUs = 1.2e6;
-    std::vector<std::vector<double>> times(kCount);
+    std::vector<Samples> samples(kCount);
     std::vector<int> launches(kCount, 1);
     std::vector<std::size_t> turn(kCount);
     std::iota(turn.begin(), turn.end(), std::size_t{0});
@@ -193,13 +205,14 @@ class Bench {
       for (const std::size_t i : turn) {
         const auto taken = group.time(kTimed[i].sequence, 1, launches[i]);
         if (!taken) return taken.error();
-        const double us = *std::max_element(taken->front().begin(), taken->front().end());
+        Samples now;
+        now.add(taken->front());
         // Several launches a round, for 4 ms: so that their start does not count.
         if (round < 0)
-          launches[i] = std::clamp(static_cast<int>(4000 / us), 1, 20);
+          launches[i] = std::clamp(static_cast<int>(4000 / now.us.front()), 1, 20);
         else
-          times[i].push_back(us);
-        if (round == -1) round_us += us * launches[i];
+          samples[i].add(taken->front());
+        if (round == -1) round_us += now.us.front() * launches[i];
       }
       if (round == -1)
         rounds = options_.rounds > 0 ? options_.rounds
@@ -208,17 +221,30 @@ class Bench {
     nlohmann::json rows = nlohmann::json::array();
     std::vector<double> median;
     for (std::size_t i = 0; i < kCount; ++i) {
-      median.push_back(quantile(times[i], 0.5));
+      median.push_back(quantile(samples[i].us, 0.5));
       rows.push_back({{"what", kTimed[i].what},
                       {"baseline_of", kTimed[i].baseline_of},
-                      {"time_us", times_json(times[i])},
+                      {"time_us", times_json(samples[i].us)},
                       {"runs", rounds},
                       {"launches_a_run", launches[i]},
-                      {"samples_us", times[i]}});
+                      {"samples_us", samples[i].us},
+                      {"samples_cycles", samples[i].cycles}});
     }
-    report(layer, config, std::move(rows), median,
-           {difference(times[1], times[0]), difference(times[2], times[0])});
+    report(layer, config, std::move(rows), median, above_of(samples));
     return true;
+  }
+
+  /// By the SMs' cycles, at the clock that attention had: near the power limit a round's clock
+  /// differs from the next one's by more than the fused output costs.
+  Above above_of(const std::vector<Samples>& samples) {
+    std::vector<double> clock;
+    for (std::size_t i = 0; i < samples[0].us.size(); ++i)
+      clock.push_back(samples[0].cycles[i] / samples[0].us[i]);
+    clock_mhz_ = quantile(clock, 0.5);
+    above_by_time_ = {difference(samples[1].us, samples[0].us),
+                      difference(samples[2].us, samples[0].us)};
+    return {difference(samples[1].cycles, samples[0].cycles) / clock_mhz_,
+            difference(samples[2].cycles, samples[0].cycles) / clock_mhz_};
   }
 
   void report(const AttentionLayer& layer, const layout::UlyssesConfig& config, nlohmann::json rows,
@@ -245,10 +271,13 @@ class Bench {
                                    {"order", options_.order},
                                    {"rows", std::move(rows)},
                                    {"attention_tflops", flop / attention * 1e-6},
+                                   {"clock_mhz", clock_mhz_},
                                    {"residual_us", residual},
+                                   {"residual_by_time_us", above_by_time_.fused},
                                    {"residual_share", residual / attention},
                                    {"hidden_share", hidden},
                                    {"serial_less_attention_us", above.serial},
+                                   {"serial_less_attention_by_time_us", above_by_time_.serial},
                                    {"fused_over_push", serial / fused},
                                    {"fused_over_per_destination", us[3] / fused},
                                    {"inputs_gb_per_s", sent / inputs * 1e-3},
@@ -282,6 +311,8 @@ class Bench {
   const Console& console_;
   const BenchOptions& options_;
   nlohmann::json document_;
+  double clock_mhz_ = 0;  // of the last layer
+  Above above_by_time_;
 };
 
 }  // namespace

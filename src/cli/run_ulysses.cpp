@@ -172,6 +172,12 @@ class UlyssesRun {
       return console_.fail(*error, document_);
     if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
+    if (auto error = check_key_length(config)) return console_.fail(*error, document_);
+    if (options_.run.backend == "cuda" && options_.stop_rank >= 0)
+      return console_.fail(
+          bad_input("only ranks on threads can be told to stop", "--stop-rank",
+                    fmt::format("{}", options_.stop_rank), "-1 with --backend cuda"),
+          document_);
     nlohmann::json heads = nlohmann::json::array();
     for (std::int32_t rank = 0; rank < config.ranks; ++rank)
       heads.push_back(
@@ -191,6 +197,19 @@ class UlyssesRun {
   }
 
  private:
+  std::optional<Error> check_key_length(const layout::UlyssesConfig& c) const {
+    const std::vector<std::int64_t>& lengths = options_.key_length;
+    if (!lengths.empty() && static_cast<std::int64_t>(lengths.size()) != c.batch)
+      return bad_input("not every batch entry has a key length", "--key-length",
+                       fmt::format("{} of them", lengths.size()),
+                       fmt::format("none, or {} (the batch)", c.batch));
+    for (const std::int64_t length : lengths)
+      if (length < 0 || length > c.key_rows)
+        return bad_input("a key length is out of range", "--key-length", fmt::format("{}", length),
+                         fmt::format("0 to {}", c.key_rows));
+    return {};
+  }
+
   void check_memory(const layout::UlyssesConfig& c) const {
     // Sequence, shards, two slots of everything, and the outputs, all bf16.
     const double needed = 2.0 * static_cast<double>(c.batch) *

@@ -143,7 +143,8 @@ TEST(RunVerb, WhatIsNotAllowedIsNamed) {
       {{"run", "moe", "--shape", "no-such-model"}, "--shape"},
       {with(kUlysses, {"--ring", "2"}), "ring"},
       {with(kUlysses, {"--text", "50"}), "--text"},
-      {with(kUlysses, {"--key-length", "51"}), "key_length[0]"},
+      {with(kUlysses, {"--key-length", "51"}), "--key-length"},
+      {with(kUlysses, {"--key-length", "1", "2"}), "--key-length"},
       {with(kUlysses, {"--kv-heads", "3"}), "kv_heads"},
       {with(kUlysses, {"--kv-heads", "4"}), "--kv-heads"},
       {with(kUlysses, {"--order", "random"}), "--order"}};

@@ -159,7 +159,12 @@ TEST_F(UlyssesLayer, TimesAreTaken) {
     ASSERT_EQ(2u, times->size());
     for (const auto& round : *times) {
       ASSERT_EQ(2u, round.size());
-      for (const double us : round) EXPECT_GT(us, 0);
+      for (const ulysses::Taken& taken : round) {
+        EXPECT_GT(taken.us, 0);
+        // A clock of 0.3 to 3 GHz; a few launches are short beside the stamps' own launch.
+        EXPECT_GT(taken.cycles, 300 * taken.us);
+        EXPECT_LT(taken.cycles, 3000 * (taken.us + 50));
+      }
     }
   }
   ASSERT_TRUE((*group)->run().ok());  // epochs and slots still fit

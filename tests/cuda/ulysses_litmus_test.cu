@@ -6,6 +6,7 @@
 #include "cuda/ptx/bulk.cuh"
 #include "cuda/ptx/bulk_load.cuh"
 #include "cuda/ptx/warpgroup.cuh"
+#include "cuda/ulysses/shared.cuh"
 #include "ulysses_ranks.cuh"
 
 namespace xstage::ulysses::test {
@@ -14,6 +15,12 @@ namespace {
 constexpr int kBlocks = 64;
 constexpr int kTile = 4096;    // bytes
 constexpr int kThreads = 160;  // a warpgroup that stores and checks, a warp that signals and loads
+
+enum class Signal {
+  kWhenStored,   ///< as the fused kernel does
+  kBeforeStored  ///< the tile leaves kLateNs behind its signal
+};
+constexpr std::uint64_t kLateNs = 10'000;  // several flights of a flag (1.15 us)
 
 struct Args {
   std::uint8_t* own = nullptr;  ///< [2 slots][kBlocks][kTile], where the peer stores
@@ -24,7 +31,7 @@ struct Args {
   sync::WaitRecord* records = nullptr;
   unsigned long long* wrong = nullptr;
   std::uint32_t rank = 0, rounds = 0;
-  bool in_order = true;  ///< signals when the tile is stored, not before
+  Signal signal = Signal::kWhenStored;
 };
 
 __device__ std::uint32_t word_of(std::uint32_t rank, std::uint32_t round, int i) {
@@ -36,7 +43,7 @@ __device__ std::uint32_t word_of(std::uint32_t rank, std::uint32_t round, int i)
 
 __global__ void __launch_bounds__(kThreads) pass_tiles(const __grid_constant__ Args args) {
   __shared__ __align__(128) std::uint32_t staging[kTile / 4], arrived[kTile / 4];
-  __shared__ std::uint64_t sent_off, loaded;
+  __shared__ std::uint64_t may_signal, may_store, loaded;
   const int t = static_cast<int>(threadIdx.x);
   constexpr std::int64_t kStep = layout::kFlagBytes / 8;
   cuda::DevicePolicy policy;
@@ -48,29 +55,38 @@ __global__ void __launch_bounds__(kThreads) pass_tiles(const __grid_constant__ A
   context.limit_ns = 1'000'000'000;
   context.record = args.records + blockIdx.x;
   if (t == 0) {
-    ptx::mbarrier_init(&sent_off, 1);
+    ptx::mbarrier_init(&may_signal, 1);
+    ptx::mbarrier_init(&may_store, 1);
     ptx::mbarrier_init(&loaded, 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   unsigned long long wrong = 0;
   for (std::uint32_t round = 1; round <= args.rounds; ++round) {
+    const std::uint32_t parity = (round & 1) ^ 1;
     const std::int64_t place = ((round & 1) * kBlocks + blockIdx.x) * std::int64_t{kTile};
     if (t < 128) {
       for (int i = t; i < kTile / 4; i += 128) staging[i] = word_of(args.rank, round, i);
       ptx::fence_proxy_async_shared();
       ptx::named_barrier_sync(1, 128);
       if (t == 0) {
+        if (args.signal == Signal::kBeforeStored) {
+          await(&may_store, parity);
+          const std::uint64_t begin = ptx::globaltimer();
+          while (ptx::globaltimer() - begin < kLateNs) {
+          }
+        }
         ptx::bulk_store(args.peer + place, staging, kTile);
         ptx::bulk_commit();
         ptx::bulk_wait_done();
         ptx::fence_proxy_async();
-        ptx::mbarrier_arrive(&sent_off);
+        ptx::mbarrier_arrive(&may_signal);
       }
     } else if (t == 128) {
-      while (args.in_order && !ptx::mbarrier_try_wait(&sent_off, (round & 1) ^ 1)) {
-      }
-      policy.add_release(args.peer_flags + blockIdx.x * kStep, 1);
+      std::uint64_t* const flag = args.peer_flags + blockIdx.x * kStep;
+      if (args.signal == Signal::kWhenStored) await(&may_signal, parity);
+      policy.add_release(flag, 1);
+      ptx::mbarrier_arrive(&may_store);
       if (!sync::wait_at_least(policy, context, args.own_flags + blockIdx.x * kStep, round,
                                sync::Site::kOutputPieces, 1 - context.rank))
         __trap();
@@ -78,8 +94,7 @@ __global__ void __launch_bounds__(kThreads) pass_tiles(const __grid_constant__ A
       ptx::mbarrier_arrive_expect(&loaded, kTile);
       ptx::bulk_load(arrived, args.own + place, kTile, &loaded);
     }
-    while (!ptx::mbarrier_try_wait(&loaded, (round & 1) ^ 1)) {
-    }
+    await(&loaded, parity);
     for (int i = t; i < kTile / 4; i += kThreads)
       wrong += arrived[i] != word_of(1 - args.rank, round, i);
     __syncthreads();
@@ -88,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) pass_tiles(const __grid_constant__ A
 }
 
 /// Words that were not what the peer had sent, of both ranks.
-unsigned long long wrong_words(int devices, std::uint32_t rounds, bool in_order) {
+unsigned long long wrong_words(int devices, std::uint32_t rounds, Signal signal) {
   std::unique_ptr<DeviceArray<std::uint8_t>> memory[2];
   std::unique_ptr<DeviceArray<std::uint64_t>> flags[2];
   std::unique_ptr<DeviceArray<sync::WaitRecord>> records[2];
@@ -120,7 +135,7 @@ unsigned long long wrong_words(int devices, std::uint32_t rounds, bool in_order)
     args.wrong = wrong[rank]->get();
     args.rank = static_cast<std::uint32_t>(rank);
     args.rounds = rounds;
-    args.in_order = in_order;
+    args.signal = signal;
     pass_tiles<<<kBlocks, kThreads, 0, group.stream(rank)>>>(args);
     EXPECT_EQ(cudaSuccess, cudaGetLastError());
   }
@@ -144,13 +159,17 @@ class OutputFlag : public ::testing::Test {
 };
 
 TEST_F(OutputFlag, AMillionTilesReadByTmaRightAfterIt) {
-  EXPECT_EQ(0u, wrong_words(devices_, 1'000'000 / kBlocks / 2 + 1, true));
+  EXPECT_EQ(0u, wrong_words(devices_, 1'000'000 / kBlocks / 2 + 1, Signal::kWhenStored));
 }
 
-// So the test above can fail. (A signal behind the stores that does not wait for their completion
-// was not caught in 128000 tiles: its release waits for them on this hardware.)
+// So the test above can fail. Of two ranks the one that signals first reads the other's tile a
+// flight behind its signal, so too early in every round: at least half of all words are wrong. (A
+// relaxed signal right behind the store's issue, which waits for nothing, was caught once in four
+// runs of 2.6 million tiles each: no test, but the wait for completion is not superfluous.)
 TEST_F(OutputFlag, ASignalBeforeTheTileIsNoticed) {
-  EXPECT_NE(0u, wrong_words(devices_, 2000, false));
+  constexpr std::uint32_t kRounds = 2000;
+  const unsigned long long wrong = wrong_words(devices_, kRounds, Signal::kBeforeStored);
+  EXPECT_GT(static_cast<double>(wrong), 0.4 * kRounds * (2.0 * kBlocks * kTile / 4));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ struct UlyssesConfig {
 };
 
 /// The words of the workspace's control region, kFlagBytes apart.
-enum class UlyssesWord : std::int32_t { kEpoch, kBarrier, kCount };
+enum class UlyssesWord : std::int32_t { kEpoch, kBarrier, kClaims, kCount };
 
 struct UlyssesLayout {
   UlyssesConfig config;

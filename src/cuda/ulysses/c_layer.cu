@@ -145,14 +145,22 @@ int xstage_ulysses_open(const xstage_ulysses_layer* layer, void* const* symmetri
   return 0;
 }
 
+/// One of a layer's two launches: 0 the exchange of Q, K and V, 1 the attention, of what the last
+/// exchange brought. On all ranks alike.
+int xstage_ulysses_launch_part(void* handle, std::int32_t part, void* stream, char* message,
+                               std::size_t size) {
+  const auto& layer = *static_cast<Layer*>(handle);
+  const Result<bool> launched =
+      part == 0 ? layer.inputs->launch(stream) : layer.fused->launch(stream);
+  return launched.ok() ? 0 : Message{message, size}(launched.error());
+}
+
 /// One layer on `stream` (a cudaStream_t; may be capturing): Q, K and V to the ranks that have
 /// their heads, then attention with its output to the rows' owners. All ranks launch equally often.
 int xstage_ulysses_launch(void* handle, void* stream, char* message, std::size_t size) {
-  const auto& layer = *static_cast<Layer*>(handle);
-  if (const auto sent = layer.inputs->launch(stream); !sent.ok())
-    return Message{message, size}(sent.error());
-  if (const auto launched = layer.fused->launch(stream); !launched.ok())
-    return Message{message, size}(launched.error());
+  for (const std::int32_t part : {0, 1})
+    if (const int code = xstage_ulysses_launch_part(handle, part, stream, message, size); code != 0)
+      return code;
   return 0;
 }
 

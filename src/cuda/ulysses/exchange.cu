@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <numeric>
 #include <string>
 #include <type_traits>
 
@@ -44,6 +43,8 @@ struct ExchangeHead {
   std::int64_t tiles[2] = {};  ///< for other ranks, for this one
   std::int64_t places = 0;     ///< turns of one tile for each rank; some at the end are empty
   std::int64_t teams = 1;      ///< blocks that copy
+  /// Places claimed behind the first of every team; zero between launches.
+  unsigned long long* claims = nullptr;
   schedule::FastDivisor by_ranks;
   std::int64_t stored_before[kMaxRanks] = {};  ///< pieces there, by launches before this one
   std::int32_t remote_jobs = 0;                ///< they come first
@@ -66,40 +67,56 @@ struct ExchangeArgs {
 
 namespace {
 
-constexpr int kTileBytes = 16 * 1024;  // one stage; rows of a tile
+constexpr int kTileBytes = 8 * 1024;  // one stage; rows of a tile
 constexpr int kStages = 12;
 constexpr int kLag = 8;  // tiles whose stores may still read their stage
 constexpr int kBlockThreads = 96;
 
+/// What a stage holds.
+struct TileNote {
+  std::int32_t job = 0;
+  std::int32_t row0 = 0;
+  std::int32_t rows = 0;  ///< 0: no more tiles
+};
+
 struct ExchangeShared {
   alignas(128) std::uint8_t tile[kStages][kTileBytes];
+  TileNote note[kStages];
   std::uint64_t full[kStages], empty[kStages];
   std::int64_t sent[1][kMaxRanks];
   alignas(16) std::uint8_t signals[sizeof(LaunchSignals)];
 };
 
-/// The tiles of one block, in order. Tiles for this rank itself take turns with the others: a copy
-/// in its own memory then runs while the link is busy.
+/// The tiles of one block, for its loader's warp. Blocks claim them one after the other, since SMs
+/// do not get equal shares of the link; each claim is under way while the tile before it is loaded.
+/// Tiles for this rank itself take turns with the others: a copy in its own memory then runs while
+/// the link is busy.
 template <int kJobs>
 struct Walk {
   const ExchangeArgs<kJobs>& args;
   std::int64_t place;
+  unsigned long long claimed = 0;  // in the first lane, once the claim is back
+  bool begun = false;
   std::int32_t remote_job = 0, own_job = args.head.remote_jobs;
-  const CopyJob* job = nullptr;
-  std::int32_t row0 = 0, rows = 0;
+  TileNote note;
 
   __device__ explicit Walk(const ExchangeArgs<kJobs>& a)
       : args(a), place(static_cast<std::int64_t>(blockIdx.x) - 1) {
     if (place < 0 || place >= a.head.teams) place = a.head.places;
   }
 
+  /// False, and no rows, behind the last tile.
   __device__ bool next() {
     const ExchangeHead& head = args.head;
-    while (place < head.places) {
+    note.rows = 0;
+    while (true) {
+      if (begun) take_claim();
+      begun = true;
+      if (place >= head.places) return false;
+      if (threadIdx.x % 32 == 0) claimed = atomicAdd(head.claims, 1ull);
       const auto turn =
           static_cast<std::int64_t>(head.by_ranks.quotient(static_cast<std::uint64_t>(place)));
       const auto in_turn = place - turn * head.by_ranks.divisor();
-      place += head.teams;
       const bool own = in_turn == head.signals.ranks - 1;
       const std::int64_t tile = own ? turn : turn * (head.signals.ranks - 1) + in_turn;
       if (tile >= head.tiles[own]) continue;
@@ -107,12 +124,21 @@ struct Walk {
       const std::int32_t last = own ? head.job_count : head.remote_jobs;
       while (at + 1 < last && args.jobs[at + 1].first_tile <= tile) ++at;
       (own ? own_job : remote_job) = at;
-      job = &args.jobs[at];
-      row0 = static_cast<std::int32_t>((tile - job->first_tile) * job->tile_rows);
-      rows = min(job->tile_rows, job->rows_all - row0);
+      const CopyJob& job = args.jobs[at];
+      note.job = at;
+      note.row0 = static_cast<std::int32_t>((tile - job.first_tile) * job.tile_rows);
+      note.rows = min(job.tile_rows, job.rows_all - note.row0);
       return true;
     }
-    return false;
+  }
+
+ private:
+  /// There are as many claims as places: for each behind the teams' first ones, and one in vain of
+  /// every team. The last of them leaves the word as it was.
+  __device__ void take_claim() {
+    if (threadIdx.x % 32 == 0 && static_cast<std::int64_t>(claimed) == args.head.places - 1)
+      *args.head.claims = 0;
+    place = args.head.teams + static_cast<std::int64_t>(__shfl_sync(0xffffffff, claimed, 0));
   }
 };
 
@@ -145,17 +171,22 @@ template <int kJobs>
 __device__ __forceinline__ void load_tiles(const ExchangeArgs<kJobs>& args,
                                            ExchangeShared& shared) {
   Walk<kJobs> walk(args);
-  for (std::uint32_t n = 0; walk.next(); ++n) {
+  bool more = true;
+  for (std::uint32_t n = 0; more; ++n) {
+    more = walk.next();
     const std::uint32_t stage = n % kStages;
     if (n >= kStages)
       while (!ptx::mbarrier_try_wait(&shared.empty[stage], (n / kStages + 1) & 1)) {
       }
-    const CopyJob& j = *walk.job;
-    if (threadIdx.x % 32 == 0)
+    const CopyJob& j = args.jobs[walk.note.job];
+    if (threadIdx.x % 32 == 0) {
+      shared.note[stage] = walk.note;
       ptx::mbarrier_arrive_expect(&shared.full[stage],
-                                  static_cast<std::uint32_t>(walk.rows * j.row_bytes));
+                                  static_cast<std::uint32_t>(walk.note.rows * j.row_bytes));
+    }
     __syncwarp();
-    for_each_part(j, walk.row0, walk.rows, j.source_flat, j.source_batch, j.source_row,
+    if (!more) break;
+    for_each_part(j, walk.note.row0, walk.note.rows, j.source_flat, j.source_batch, j.source_row,
                   j.source_head, [&](std::int64_t from, std::int32_t at, std::int32_t bytes) {
                     ptx::bulk_load(shared.tile[stage] + at, j.source + from,
                                    static_cast<std::uint32_t>(bytes), &shared.full[stage]);
@@ -167,21 +198,22 @@ template <int kJobs>
 __device__ __forceinline__ void store_tiles(const ExchangeArgs<kJobs>& args,
                                             ExchangeShared& shared) {
   const int slot = LaunchSignals::slot_of(args.head.signals);
-  Walk<kJobs> walk(args);
-  for (std::uint32_t n = 0; walk.next(); ++n) {
+  for (std::uint32_t n = 0;; ++n) {
     const std::uint32_t stage = n % kStages;
     while (!ptx::mbarrier_try_wait(&shared.full[stage], (n / kStages) & 1)) {
     }
-    const CopyJob& j = *walk.job;
+    const TileNote note = shared.note[stage];
+    if (note.rows == 0) break;
+    const CopyJob& j = args.jobs[note.job];
     std::uint16_t* const target = j.target[slot];
-    for_each_part(j, walk.row0, walk.rows, j.target_flat, j.target_batch, j.target_row,
+    for_each_part(j, note.row0, note.rows, j.target_flat, j.target_batch, j.target_row,
                   j.target_head, [&](std::int64_t to, std::int32_t at, std::int32_t bytes) {
                     ptx::bulk_store(target + to, shared.tile[stage] + at,
                                     static_cast<std::uint32_t>(bytes));
                   });
     ptx::bulk_commit();
     if (threadIdx.x % 32 == 0)
-      shared.sent[0][j.rank] += static_cast<std::int64_t>(walk.rows) * j.heads;
+      shared.sent[0][j.rank] += static_cast<std::int64_t>(note.rows) * j.heads;
     if (n < kLag) continue;
     ptx::bulk_wait_source_but<kLag>();
     __syncwarp();
@@ -328,10 +360,14 @@ Result<int> deal(ExchangeParams& params) {
   params.by_ranks = schedule::FastDivisor(static_cast<std::uint32_t>(ranks));
   params.places = ranks * std::max(params.tiles[1], (params.tiles[0] + others - 1) / others);
   const std::int64_t grid = 1 + std::min<std::int64_t>(params.places, sms - 1);
-  // Blocks that share no factor with the ranks get tiles of both kinds in turn.
-  params.teams = std::max<std::int64_t>(1, grid - 1);
-  while (std::gcd(params.teams, ranks) != 1) --params.teams;
+  params.teams = grid - 1;
   return static_cast<int>(grid);
+}
+
+void set_words(const RankMemory& memory, Launch launch, ExchangeParams& params) {
+  params.signals = signals_of(memory, launch);
+  params.claims = reinterpret_cast<unsigned long long*>(
+      memory.layout.word(memory.workspace, launch, layout::UlyssesWord::kClaims));
 }
 
 Result<bool> check_memory(const RankMemory& memory) {
@@ -349,7 +385,7 @@ Result<Exchange> Exchange::inputs(const RankMemory& memory, const layout::Tensor
   if (const auto good = check_memory(memory); !good.ok()) return good.error();
   const layout::UlyssesConfig& c = memory.layout.config;
   auto params = std::make_shared<ExchangeParams>();
-  params->signals = signals_of(memory, kExchange);
+  set_words(memory, kExchange, *params);
   params->unit_bits = c.head_dim == 128 ? 4 : 3;
   JobList jobs(*params);
   const auto heads = [&](std::int32_t rank) {
@@ -429,7 +465,7 @@ namespace {
 std::shared_ptr<ExchangeParams> output_params(const RankMemory& memory) {
   const layout::UlyssesConfig& c = memory.layout.config;
   auto params = std::make_shared<ExchangeParams>();
-  params->signals = signals_of(memory, kAttention);
+  set_words(memory, kAttention, *params);
   params->site = sync::Site::kOutputPieces;
   params->unit_bits = c.head_dim == 128 ? 4 : 3;
   const std::int64_t received = layout::rows_received(c.segments, c.segment_count, memory.rank);

@@ -36,6 +36,12 @@ enum class Sequence {
   kLayer               ///< kInputs, then kFused
 };
 
+/// What a launch took, on average over the launches of a round.
+struct Taken {
+  double us = 0;
+  double cycles = 0;  ///< of the SMs' clock: under a power limit the clock moves, these do not
+};
+
 class Group {
  public:
   virtual ~Group() = default;
@@ -44,6 +50,7 @@ class Group {
   static Result<std::unique_ptr<Group>> create(const layout::UlyssesConfig& config,
                                                std::uint64_t wait_limit_ns);
 
+  /// `key_length`: empty, or one of each batch entry, 0 to the key rows.
   virtual Result<bool> set_inputs(const std::vector<RankInput>& inputs,
                                   const std::vector<std::int64_t>& key_length) = 0;
   /// Nearly normal values, generated on the GPUs.
@@ -54,11 +61,10 @@ class Group {
   /// kPerDestination. kTimeout with the records in waits() when a rank waited too long.
   virtual Result<std::vector<RankOutput>> run(Sequence sequence = Sequence::kLayer) = 0;
 
-  /// `rounds` times `launches` of the sequence on all ranks, released together; µs a launch for
-  /// each round and rank: [round][rank]. Inputs must have been set, and run() once. No warm-up: ask
-  /// twice.
-  virtual Result<std::vector<std::vector<double>>> time(Sequence sequence, int rounds,
-                                                        int launches) = 0;
+  /// `rounds` times `launches` of the sequence on all ranks, released together: [round][rank].
+  /// Inputs must have been set, and run() once. No warm-up: ask twice.
+  virtual Result<std::vector<std::vector<Taken>>> time(Sequence sequence, int rounds,
+                                                       int launches) = 0;
 
   /// The tile stores of one fused launch on rank 0, as xstage.spans/1 (see xstage/span.cuh), by the
   /// kernel that records them. Inputs must have been set, and run() once.

@@ -26,6 +26,14 @@ __global__ void gate(const volatile std::uint32_t* open) {
   while (*open == 0 && ptx::globaltimer() - begin < 2'000'000'000) __nanosleep(100);
 }
 
+/// The clock of every SM, by its number: one block fits on each at a time.
+constexpr std::int64_t kMaxSms = 1024;
+constexpr int kStampBytes = 200 * 1024;
+__global__ void stamp_clocks(std::uint64_t* out) {
+  const std::uint32_t sm = ptx::smid();
+  if (sm < kMaxSms) out[sm] = ptx::clock64();
+}
+
 __global__ void fill_random(std::uint16_t* out, std::int64_t count, std::uint64_t seed) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
@@ -68,6 +76,8 @@ class Memory {
 
 struct Rank {
   Memory symmetric, workspace, records, query, key, value, lengths, local, lse;
+  Memory stamps;  ///< before and after: [2][kMaxSms]
+  int sms = 0;
   cudaStream_t stream = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
   std::optional<Exchange> inputs, push;
@@ -197,28 +207,35 @@ class CudaGroup final : public Group {
     return out;
   }
 
-  Result<std::vector<std::vector<double>>> time(Sequence sequence, int rounds,
-                                                int launches) override {
-    std::vector<std::vector<double>> out;
+  Result<std::vector<std::vector<Taken>>> time(Sequence sequence, int rounds,
+                                               int launches) override {
+    std::vector<std::vector<Taken>> out;
     for (int round = 0; round < rounds; ++round) {
       *gate_ = 0;
       for (std::int32_t rank = 0; rank < ranks(); ++rank) {
+        Rank& r = at(rank);
         XSTAGE_CUDA_TRY(cudaSetDevice(rank));
-        gate<<<1, 1, 0, at(rank).stream>>>(gate_);
-        XSTAGE_CUDA_TRY(cudaEventRecord(at(rank).begin, at(rank).stream));
+        auto* const stamps = r.stamps.get<std::uint64_t>();
+        gate<<<1, 1, 0, r.stream>>>(gate_);
+        stamp_clocks<<<r.sms, 1, kStampBytes, r.stream>>>(stamps);
+        XSTAGE_CUDA_TRY(cudaEventRecord(r.begin, r.stream));
         for (int i = 0; i < launches; ++i)
           if (const Result<bool> launched = launch(rank, sequence); !launched.ok())
             return launched.error();
-        XSTAGE_CUDA_TRY(cudaEventRecord(at(rank).end, at(rank).stream));
+        XSTAGE_CUDA_TRY(cudaEventRecord(r.end, r.stream));
+        stamp_clocks<<<r.sms, 1, kStampBytes, r.stream>>>(stamps + kMaxSms);
+        XSTAGE_CUDA_TRY(cudaGetLastError());
       }
       *static_cast<volatile std::uint32_t*>(gate_) = 1;
       if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
       if (const Result<bool> in_time = check_waits(); !in_time.ok()) return in_time.error();
-      std::vector<double> of_rank;
+      std::vector<Taken> of_rank;
       for (const Rank& r : ranks_) {
         float ms = 0;
         XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, r.begin, r.end));
-        of_rank.push_back(static_cast<double>(ms) * 1e3 / launches);
+        const Result<double> cycles = cycles_of(r);
+        if (!cycles.ok()) return cycles.error();
+        of_rank.push_back({static_cast<double>(ms) * 1e3 / launches, cycles.value() / launches});
       }
       out.push_back(std::move(of_rank));
     }
@@ -265,8 +282,6 @@ class CudaGroup final : public Group {
   int driver_version() const override { return driver_; }
 
  private:
-  static constexpr std::int64_t kMaxSms = 1024;
-
   std::int32_t ranks() const { return static_cast<std::int32_t>(ranks_.size()); }
   Rank& at(std::int32_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   layout::HeadShare own(std::int32_t rank) const {
@@ -303,6 +318,9 @@ class CudaGroup final : public Group {
     Rank& r = at(rank);
     cudaFuncAttributes attributes{};  // loads it, as launch.cuh says why
     XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, gate));
+    XSTAGE_CUDA_TRY(cudaFuncSetAttribute(stamp_clocks, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         kStampBytes));
+    r.sms = properties.multiProcessorCount;
     XSTAGE_CUDA_TRY(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
     XSTAGE_CUDA_TRY(cudaEventCreate(&r.begin));
     XSTAGE_CUDA_TRY(cudaEventCreate(&r.end));
@@ -315,11 +333,27 @@ class CudaGroup final : public Group {
         {&r.key, elements(held_keys(rank), c.kv_heads) * 2},
         {&r.value, elements(held_keys(rank), c.kv_heads) * 2},
         {&r.lengths, c.batch * 4},
+        {&r.stamps, 2 * kMaxSms * 8},
         {&r.local, elements(c.rows, heads) * 2},
         {&r.lse, c.batch * heads * c.rows * 4}};
     for (const auto& [memory, bytes] : sizes)
       if (const Result<bool> allocated = memory->allocate(bytes); !allocated.ok()) return allocated;
     return true;
+  }
+
+  /// Between the two stamps, on average over the SMs.
+  static Result<double> cycles_of(const Rank& r) {
+    std::vector<std::uint64_t> stamps(2 * kMaxSms);
+    XSTAGE_CUDA_TRY(
+        cudaMemcpy(stamps.data(), r.stamps.get(), stamps.size() * 8, cudaMemcpyDeviceToHost));
+    double sum = 0;
+    int found = 0;
+    for (std::size_t sm = 0; sm < kMaxSms; ++sm) {
+      if (stamps[sm] == 0 || stamps[kMaxSms + sm] <= stamps[sm]) continue;
+      sum += static_cast<double>(stamps[kMaxSms + sm] - stamps[sm]);
+      ++found;
+    }
+    return found > 0 ? sum / found : 0.0;
   }
 
   RankMemory memory_of(std::int32_t rank) {
