@@ -24,6 +24,7 @@ import argparse
 import ctypes
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -61,7 +62,7 @@ class Kernel:
         four = ctypes.c_int64 * 4
         pointer = ctypes.c_void_p
         code = self.function(
-            pointer(q.data_ptr()), pointer(k.data_ptr()), pointer(v.data_ptr()),
+            ctypes.c_int32(q.dtype == torch.float16), pointer(q.data_ptr()), pointer(k.data_ptr()), pointer(v.data_ptr()),
             pointer(out.data_ptr()), four(*q.shape), four(*k.shape), four(*q.stride()),
             four(*k.stride()), four(*v.stride()), four(*out.stride()), pointer(None), pointer(None),
             ctypes.c_float(scale), 1, pointer(torch.cuda.current_stream().cuda_stream),
@@ -76,8 +77,8 @@ def cudnn(q, k, v, scale=None):
                                             v.transpose(1, 2), scale=scale).transpose(1, 2)
 
 
-def random(batch, rows, heads, head_dim, size=1.0):
-    return torch.randn(batch, rows, heads, head_dim, device="cuda").mul_(size).bfloat16()
+def random(batch, rows, heads, head_dim, size=1.0, dtype=torch.bfloat16):
+    return torch.randn(batch, rows, heads, head_dim, device="cuda").mul_(size).to(dtype)
 
 
 def exact(q, k, v, scale):
@@ -87,15 +88,15 @@ def exact(q, k, v, scale):
 
 def accuracy(kernel):
     rows = []
-    for head_dim in (64, 128):
-        for length, size in ((777, 1.0), (4096, 1.0), (1024, 4.0), (1024, 12.0)):
-            q, k, v = (random(1, length, 2, head_dim, s) for s in (size, size, 1.0))
-            out = torch.full_like(q, math.nan)
-            kernel(q, k, v, out)
-            wanted = exact(q, k, v, head_dim ** -0.5)
-            error = lambda x: ((x.double() - wanted).norm() / wanted.norm()).item()
-            rows.append({"head_dim": head_dim, "seq": length, "size_of_q_and_k": size,
-                         "error": error(out), "error_of_cudnn": error(cudnn(q, k, v))})
+    sizes = ((777, 1.0), (4096, 1.0), (1024, 4.0), (1024, 12.0))
+    for dtype, head_dim, (length, size) in itertools.product((torch.bfloat16, torch.float16), (64, 128), sizes):
+        q, k, v = (random(1, length, 2, head_dim, s, dtype) for s in (size, size, 1.0))
+        out = torch.full_like(q, math.nan)
+        kernel(q, k, v, out)
+        wanted = exact(q, k, v, head_dim ** -0.5)
+        error = lambda x: ((x.double() - wanted).norm() / wanted.norm()).item()
+        rows.append({"type": str(dtype).removeprefix("torch."), "head_dim": head_dim, "seq": length,
+                     "size_of_q_and_k": size, "error": error(out), "error_of_cudnn": error(cudnn(q, k, v))})
     return rows
 
 
@@ -210,7 +211,7 @@ def work(rank, options):
                 "accuracy": accuracy(kernel), "layers": []}
     if rank == 0:
         for row in document["accuracy"]:
-            print("D {head_dim:3} S {seq:5} q,k x{size_of_q_and_k:4}: error {error:.2e}, cuDNN "
+            print("{type:8} D {head_dim:3} S {seq:5} q,k x{size_of_q_and_k:4}: error {error:.2e}, cuDNN "
                   "{error_of_cudnn:.2e}".format(**row), flush=True)
     for shape in SHAPES[:2] if options.quick else SHAPES:
         result = measure(kernel, options.gpus, shape, options.rounds)

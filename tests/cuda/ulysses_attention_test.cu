@@ -14,11 +14,12 @@ struct Case {
   std::vector<std::int32_t> key_lengths = {};
   std::int64_t row_step = 1;
   bool poisoned = false;  ///< keys without weight, and their values, are NaN
+  bool half = false;      ///< fp16
 };
 
 TensorView view(std::uint16_t* data, const Case& c, std::int64_t rows, std::int64_t heads) {
-  TensorView out =
-      TensorView::contiguous(data, ScalarType::kBf16, c.batch, rows, heads, c.head_dim);
+  TensorView out = TensorView::contiguous(data, c.half ? ScalarType::kFp16 : ScalarType::kBf16,
+                                          c.batch, rows, heads, c.head_dim);
   if (c.heads_first) {
     out.stride[1] = c.head_dim;
     out.stride[2] = rows * c.head_dim;
@@ -26,8 +27,9 @@ TensorView view(std::uint16_t* data, const Case& c, std::int64_t rows, std::int6
   return out;
 }
 
-// bf16 rounds weights and results to 2^-9 each, which is 2.3e-3 in norm for weights that average.
-constexpr double kAllowed = 3.5e-3;
+// bf16 rounds weights and results to 2^-9 each, which is 2.3e-3 in norm for weights that average;
+// fp16 to 2^-12.
+constexpr double kAllowed = 3.5e-3, kAllowedHalf = kAllowed / 8;
 
 void expect_right(const Case& c) {
   const std::int64_t query_count = c.batch * c.rows * c.heads * c.head_dim;
@@ -35,9 +37,9 @@ void expect_right(const Case& c) {
   DeviceArray<std::uint16_t> query(query_count), key(key_count), value(key_count),
       output(query_count);
   DeviceArray<float> lse(c.batch * c.heads * c.rows);
-  fill(query.get(), query_count, 1, c.amplitude);
-  fill(key.get(), key_count, 2, c.amplitude);
-  fill(value.get(), key_count, 3);
+  fill(query.get(), query_count, 1, c.amplitude, c.half);
+  fill(key.get(), key_count, 2, c.amplitude, c.half);
+  fill(value.get(), key_count, 3, 1, c.half);
   output.set_bytes(0xff);  // not a number
   lse.set_bytes(0xff);
   AttentionInputs in;
@@ -69,7 +71,7 @@ void expect_right(const Case& c) {
   const Difference found = compare(in, out, c.row_step);
   EXPECT_EQ(0u, found.not_finite);
   EXPECT_EQ(0u, found.wrong_lse);
-  EXPECT_LE(std::sqrt(found.error), kAllowed * std::sqrt(found.norm))
+  EXPECT_LE(std::sqrt(found.error), (c.half ? kAllowedHalf : kAllowed) * std::sqrt(found.norm))
       << "relative error " << std::sqrt(found.error / found.norm);
 }
 
@@ -90,6 +92,20 @@ TEST_P(Attention9, EveryLengthAroundATile) {
   for (const std::int64_t keys : {1, 15, 16, 17, 127, 128, 129, 159, 160, 161, 319, 320, 321})
     for (const std::int64_t rows : {1, 63, 64, 65, 127, 128, 129, 191, 192, 193})
       expect_right(with({.rows = rows, .keys = keys, .heads = 2}));
+}
+
+TEST_P(Attention9, Half) {
+  for (const std::int64_t keys : {1, 16, 127, 160, 321, 777})
+    expect_right(with({.rows = 193, .keys = keys, .heads = 2, .half = true}));
+  expect_right(with({.batch = 3,
+                     .rows = 300,
+                     .keys = 700,
+                     .heads = 4,
+                     .group = 2,
+                     .amplitude = 4,
+                     .heads_first = true,
+                     .key_lengths = {0, 333, 700},
+                     .half = true}));
 }
 
 TEST_P(Attention9, MoreTilesThanBlocks) {
@@ -164,7 +180,7 @@ TEST_P(Attention9, CapturedAndReplayed) {
     CUDA_OK(cudaStreamSynchronize(stream));
     const Difference found = compare(in, out);
     EXPECT_EQ(0u, found.not_finite);
-    EXPECT_LE(std::sqrt(found.error), kAllowed * std::sqrt(found.norm));
+    EXPECT_LE(std::sqrt(found.error), (c.half ? kAllowedHalf : kAllowed) * std::sqrt(found.norm));
   }
   cudaGraphExecDestroy(replay);
   cudaGraphDestroy(graph);

@@ -35,14 +35,15 @@ def output(*command):
 
 
 def kernels(tool, path):
-    """(head_dim, block_n, consumers) of each kernel, its instructions and its resources."""
-    named = re.compile(r"attention_forward\w*TilingILi(\d+)ELi(\d+)ELi(\d+)E")
+    """(head_dim, block_n, consumers, type) of each kernel, its instructions and its resources."""
+    named = re.compile(r"attention_forward\w*TilingILi(\d+)ELi(\d+)ELi(\d+)E\w*?([BF][fp][p1]*6)")
+    shape_of = lambda found: (*map(int, found.groups()[:3]), found.group(4))
     code, shape = {}, None
     for line in output(tool, "-sass", path).splitlines():
         start = re.match(r"\s*Function : (\S+)", line)
         if start:
             found = named.search(start.group(1))
-            shape = tuple(map(int, found.groups())) if found else None
+            shape = shape_of(found) if found else None
             if shape:
                 code[shape] = []
         instruction = re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)
@@ -52,13 +53,13 @@ def kernels(tool, path):
     for name, text in re.findall(r"Function (\S+):\s*\n\s*(REG:.*)", output(tool, "-res-usage", path)):
         found = named.search(name)
         if found:
-            resources[tuple(map(int, found.groups()))] = dict(re.findall(r"(\w+):(\d+)", text))
+            resources[shape_of(found)] = dict(re.findall(r"(\w+):(\d+)", text))
     return code, resources
 
 
 def problems(shape, code, resources):
-    head_dim, block_n, consumers = shape
-    products = [c for c in code if c.startswith("HGMMA")]
+    head_dim, block_n, consumers, element = shape
+    products = [c for c in code if c.startswith("HGMMA") and ("BF16" in c) == (element == "Bf16")]
     scores = [c for c in products if f"64x{block_n}x16" in c and "tnspB" not in c]
     outputs = [c for c in products if f"64x{head_dim}x16" in c and "tnspB" in c]
     waiting = [c for c in products if "gsb0" in c]
@@ -86,7 +87,7 @@ def problems(shape, code, resources):
 
 def main():
     code, resources = kernels(cuobjdump(sys.argv[1]), sys.argv[2])
-    bad = [] if {shape[0] for shape in code} == {64, 128} else [f"kernels {sorted(code)}"]
+    bad = [] if {(shape[0], shape[3]) for shape in code} == {(d, e) for d in (64, 128) for e in ("Bf16", "Fp16")} else [f"kernels {sorted(code)}"]
     for shape in code:
         bad += [f"{shape}: {what}" for what in problems(shape, code[shape], resources[shape])]
     print("\n".join(bad + [f"{len(code)} kernels, {len(bad)} problems"]))

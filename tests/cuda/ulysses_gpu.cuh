@@ -1,6 +1,7 @@
 // What the GPU tests of attention share: inputs, an independent reference, comparisons.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -51,13 +52,14 @@ class DeviceArray {
   int device_ = 0;
 };
 
-__device__ inline float to_float(std::uint16_t bits) {
-  return __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
+__device__ inline float to_float(std::uint16_t bits, bool half = false) {
+  return half ? __half2float(__ushort_as_half(bits))
+              : __uint_as_float(static_cast<std::uint32_t>(bits) << 16);
 }
 
 /// Nearly normal values, a pure function of seed and index.
 __global__ void fill_kernel(std::uint16_t* out, std::int64_t count, std::uint64_t seed,
-                            float amplitude) {
+                            float amplitude, bool half) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += step) {
@@ -70,22 +72,26 @@ __global__ void fill_kernel(std::uint16_t* out, std::int64_t count, std::uint64_
       sum += static_cast<float>(x >> 40) * 0x1p-24f - 0.5f;
     }
     const float value = sum * 1.7320508f * amplitude;
-    out[i] = static_cast<std::uint16_t>(__float_as_uint(value) >> 16);
+    out[i] = half ? __half_as_ushort(__float2half(value))
+                  : static_cast<std::uint16_t>(__float_as_uint(value) >> 16);
   }
 }
 
-inline void fill(std::uint16_t* out, std::int64_t count, std::uint64_t seed, float amplitude = 1) {
-  fill_kernel<<<1024, 256>>>(out, count, seed, amplitude);
+inline void fill(std::uint16_t* out, std::int64_t count, std::uint64_t seed, float amplitude = 1,
+                 bool half = false) {
+  fill_kernel<<<1024, 256>>>(out, count, seed, amplitude, half);
 }
 
 struct View {
   const std::uint16_t* data;
   std::int64_t batch, row, head;
+  bool half;
   explicit View(const layout::TensorView& v)
       : data(static_cast<const std::uint16_t*>(v.data)),
         batch(v.stride[0]),
         row(v.stride[1]),
-        head(v.stride[2]) {}
+        head(v.stride[2]),
+        half(v.type == layout::ScalarType::kFp16) {}
   __device__ const std::uint16_t* at(std::int64_t b, std::int64_t s, std::int64_t h) const {
     return data + b * batch + s * row + h * head;
   }
@@ -115,7 +121,8 @@ __global__ void compare_kernel(View query, View key, View value, View output, co
     const std::uint16_t* const k = key.at(b, j, h / group);
     double dot = 0;
     for (int d = 0; d < head_dim; ++d)
-      dot += static_cast<double>(to_float(q[d])) * static_cast<double>(to_float(k[d]));
+      dot += static_cast<double>(to_float(q[d], query.half)) *
+             static_cast<double>(to_float(k[d], query.half));
     logits[j] = dot * scale;
     most = fmax(most, logits[j]);
   }
@@ -135,9 +142,9 @@ __global__ void compare_kernel(View query, View key, View value, View output, co
   if (t < head_dim) {
     double wanted = 0;
     for (int j = 0; j < keys; ++j)
-      wanted += logits[j] * static_cast<double>(to_float(value.at(b, j, h / group)[t]));
+      wanted += logits[j] * static_cast<double>(to_float(value.at(b, j, h / group)[t], query.half));
     if (keys > 0) wanted /= sum;
-    const double got = static_cast<double>(to_float(output.at(b, s, h)[t]));
+    const double got = static_cast<double>(to_float(output.at(b, s, h)[t], query.half));
     if (!isfinite(got)) atomicAdd(&out->not_finite, 1ull);
     atomicAdd(&out->error, (got - wanted) * (got - wanted));
     atomicAdd(&out->norm, wanted * wanted);

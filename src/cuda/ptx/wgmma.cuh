@@ -1,4 +1,4 @@
-// Warpgroup matrix products (bf16 inputs, fp32 accumulators) and what orders them.
+// Warpgroup matrix products (bf16 or fp16 inputs, fp32 accumulators) and what orders them.
 //
 // A product is asynchronous: between its issue and the wait for its group, nothing may touch the
 // registers that it reads or writes. The compiler does not know that by itself: hold_registers()
@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+
+#include "cuda/ptx/element.cuh"
 
 namespace xstage::ptx {
 
@@ -54,12 +56,12 @@ __device__ __forceinline__ std::uint64_t swizzled_descriptor(const void* tile,
 // 16 rows of an MN-major one 2048.
 
 /// d += A·B for kAccumulate, else d = A·B: 64×128, both operands K-major in shared memory.
-template <bool kAccumulate>
+template <class Element, bool kAccumulate>
 __device__ __forceinline__ void wgmma_m64n128k16_ss(float (&d)[64], std::uint64_t a,
                                                     std::uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %66, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%67.%67 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"
       "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"
@@ -75,16 +77,16 @@ __device__ __forceinline__ void wgmma_m64n128k16_ss(float (&d)[64], std::uint64_
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63])
-      : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));
+      : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0), "C"(Element::kName));
 }
 
 /// d += A·B for kAccumulate, else d = A·B: 64×160, both operands K-major in shared memory.
-template <bool kAccumulate>
+template <class Element, bool kAccumulate>
 __device__ __forceinline__ void wgmma_m64n160k16_ss(float (&d)[80], std::uint64_t a,
                                                     std::uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %82, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
+      "0;\nwgmma.mma_async.sync.aligned.m64n160k16.f32.%83.%83 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"
       "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"
@@ -103,15 +105,16 @@ __device__ __forceinline__ void wgmma_m64n160k16_ss(float (&d)[80], std::uint64_
         "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
         "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
         "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
-      : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0));
+      : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0), "C"(Element::kName));
 }
 
 /// d += A·B: 64×64, A (four registers a thread) from registers, B MN-major in shared memory.
+template <class Element>
 __device__ __forceinline__ void wgmma_m64n64k16_rs(float (&d)[32], const std::uint32_t* a,
                                                    std::uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
       "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
@@ -120,15 +123,16 @@ __device__ __forceinline__ void wgmma_m64n64k16_rs(float (&d)[32], const std::ui
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
         "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
         "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "C"(Element::kName));
 }
 
 /// d += A·B: 64×128, A (four registers a thread) from registers, B MN-major in shared memory.
+template <class Element>
 __device__ __forceinline__ void wgmma_m64n128k16_rs(float (&d)[64], const std::uint32_t* a,
                                                     std::uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %69, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%70.%70 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"
       "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"
@@ -144,26 +148,26 @@ __device__ __forceinline__ void wgmma_m64n128k16_rs(float (&d)[64], const std::u
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1), "C"(Element::kName));
 }
 
-template <bool kAccumulate, int kCount>
+template <class Element, bool kAccumulate, int kCount>
 __device__ __forceinline__ void wgmma_ss(float (&d)[kCount], std::uint64_t a, std::uint64_t b) {
   if constexpr (kCount == 64)
-    wgmma_m64n128k16_ss<kAccumulate>(d, a, b);
+    wgmma_m64n128k16_ss<Element, kAccumulate>(d, a, b);
   else if constexpr (kCount == 80)
-    wgmma_m64n160k16_ss<kAccumulate>(d, a, b);
+    wgmma_m64n160k16_ss<Element, kAccumulate>(d, a, b);
   else
     static_assert(kCount == 0, "no product of this width");
 }
 
-template <int kCount>
+template <class Element, int kCount>
 __device__ __forceinline__ void wgmma_rs(float (&d)[kCount], const std::uint32_t* a,
                                          std::uint64_t b) {
   if constexpr (kCount == 32)
-    wgmma_m64n64k16_rs(d, a, b);
+    wgmma_m64n64k16_rs<Element>(d, a, b);
   else if constexpr (kCount == 64)
-    wgmma_m64n128k16_rs(d, a, b);
+    wgmma_m64n128k16_rs<Element>(d, a, b);
   else
     static_assert(kCount == 0, "no product of this width");
 }

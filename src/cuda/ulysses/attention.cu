@@ -23,8 +23,11 @@ Result<bool> check(const AttentionInputs& in) {
     const char* name;
   } views[] = {{in.query, "query"}, {in.key, "key"}, {in.value, "value"}};
   for (const auto& [view, name] : views) {
-    if (view.type != layout::ScalarType::kBf16)
-      return bad_input("attention takes bfloat16", name, "another type", "bfloat16");
+    if (view.type != layout::ScalarType::kBf16 && view.type != layout::ScalarType::kFp16)
+      return bad_input("attention takes 16-bit floats", name, "another type",
+                       "bfloat16 or float16");
+    if (view.type != in.query.type)
+      return bad_input("the tensors are of two types", name, "another type", "the query's");
     for (int i = 0; i < 4; ++i)
       if (view.shape[i] < 1 || view.shape[i] > 1 << 30)
         return bad_input("a dimension is out of range", name, shape_text(view), "1 to 1073741824");
@@ -55,11 +58,20 @@ Result<bool> check(const AttentionInputs& in) {
   return true;
 }
 
-/// Runs `make` for the tiling of this head_dim.
+/// Which kernel: one for every head_dim and type, and those that record spans.
+struct Kernel {
+  std::int64_t head_dim = 0;
+  bool half = false;
+  bool spans = false;
+};
+
+/// Runs `make` for the tiling of this kernel.
 template <class Make>
-auto with_tiling(std::int64_t head_dim, bool spans, Make&& make) {
-  if (spans) return head_dim == 128 ? make(Spanned128{}) : make(Spanned64{});
-  return head_dim == 128 ? make(Tiling128{}) : make(Tiling64{});
+auto with_tiling(const Kernel& kernel, Make&& make) {
+  const bool wide = kernel.head_dim == 128;
+  if (kernel.spans) return wide ? make(Spanned128{}) : make(Spanned64{});
+  if (kernel.half) return wide ? make(Tiling128<ptx::Fp16>{}) : make(Tiling64<ptx::Fp16>{});
+  return wide ? make(Tiling128<>{}) : make(Tiling64<>{});
 }
 
 template <class T>
@@ -128,8 +140,7 @@ AttentionInputs exchanged_inputs(const RankMemory& memory, const TensorView& key
   const layout::HeadShare own = layout::heads_of(c.heads, c.kv_heads, c.ranks, memory.rank);
   void* const base = memory.symmetric[memory.rank];
   const auto view = [&](std::uint16_t* data, std::int64_t rows, std::int64_t heads) {
-    return TensorView::contiguous(data, layout::ScalarType::kBf16, c.batch, rows, heads,
-                                  c.head_dim);
+    return TensorView::contiguous(data, memory.type, c.batch, rows, heads, c.head_dim);
   };
   AttentionInputs in;
   in.input_epoch = l.word(memory.workspace, kExchange, layout::UlyssesWord::kEpoch);
@@ -161,10 +172,13 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
     if (output.shape[i] != in.query.shape[i])
       return bad_input("the output must have the shape of the queries", "output",
                        shape_text(output), shape_text(in.query));
+  if (output.type != in.query.type)
+    return bad_input("the tensors are of two types", "output", "another type", "the query's");
   auto params = std::make_shared<Params>();
   Attention attention;
   attention.head_dim_ = in.query.shape[3];
-  return with_tiling(attention.head_dim_, false, [&](auto tiling) -> Result<Attention> {
+  attention.half_ = in.query.type == layout::ScalarType::kFp16;
+  return with_tiling({attention.head_dim_, attention.half_}, [&](auto tiling) -> Result<Attention> {
     using T = decltype(tiling);
     const Result<bool> filled = fill_local<T>(in, output, *params);
     if (!filled.ok()) return filled.error();
@@ -194,6 +208,11 @@ Result<bool> Attention::check_fused(const AttentionInputs& in, const RankMemory&
     if (in.query.shape[i] != wanted[i])
       return bad_input("the queries do not fit the layout", "query", shape_text(in.query),
                        "[batch, rows, heads of this rank, head_dim] of the layout");
+  if (output.type != in.query.type)
+    return bad_input("the tensors are of two types", "output", "another type", "the query's");
+  if (output.span_words != nullptr && output.type != layout::ScalarType::kBf16)
+    return bad_input("tile stores are recorded by a kernel for bfloat16", "output", "float16",
+                     "bfloat16, or no spans");
   return true;
 }
 
@@ -203,26 +222,28 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
   auto params = std::make_shared<Params>();
   Attention attention;
   attention.head_dim_ = config.head_dim;
+  attention.half_ = output.type == layout::ScalarType::kFp16;
   params->spans = {output.span_words, output.span_capacity};
   const bool spans = output.span_words != nullptr;
-  return with_tiling(attention.head_dim_, spans, [&](auto tiling) -> Result<Attention> {
-    using T = decltype(tiling);
-    const Result<bool> filled = fill_fused<T>(in, output, *params);
-    if (!filled.ok()) return filled.error();
-    const Result<bool> loaded = load_kernel<T>();
-    if (!loaded.ok()) return loaded.error();
-    const Result<int> grid = grid_of<T>(*params);
-    if (!grid.ok()) return grid.error();
-    attention.grid_ = grid.value();
-    params->straddling = has_straddling<T>(*params);
-    params->pace_ns = pace_of<T>(attention.grid_, output.pace_gb_per_s);
-    attention.params_ = std::move(params);
-    return attention;
-  });
+  return with_tiling({attention.head_dim_, attention.half_, spans},
+                     [&](auto tiling) -> Result<Attention> {
+                       using T = decltype(tiling);
+                       const Result<bool> filled = fill_fused<T>(in, output, *params);
+                       if (!filled.ok()) return filled.error();
+                       const Result<bool> loaded = load_kernel<T>();
+                       if (!loaded.ok()) return loaded.error();
+                       const Result<int> grid = grid_of<T>(*params);
+                       if (!grid.ok()) return grid.error();
+                       attention.grid_ = grid.value();
+                       params->straddling = has_straddling<T>(*params);
+                       params->pace_ns = pace_of<T>(attention.grid_, output.pace_gb_per_s);
+                       attention.params_ = std::move(params);
+                       return attention;
+                     });
 }
 
 Result<bool> Attention::launch(void* stream) const {
-  return with_tiling(head_dim_, params_->spans.words != nullptr, [&](auto tiling) {
+  return with_tiling({head_dim_, half_, params_->spans.words != nullptr}, [&](auto tiling) {
     return ulysses::launch<decltype(tiling)>(*params_, grid_, static_cast<cudaStream_t>(stream));
   });
 }

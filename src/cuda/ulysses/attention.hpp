@@ -1,5 +1,5 @@
-// Attention forward on Hopper (compute capability 9.0): bf16, head_dim 64 or 128, no mask but a key
-// length per batch entry.
+// Attention forward on Hopper (compute capability 9.0): bf16 or fp16, head_dim 64 or 128, no mask
+// but a key length per batch entry.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +58,7 @@ class Attention {
   Attention() = default;
   std::shared_ptr<const Params> params_;
   std::int64_t head_dim_ = 0;
+  bool half_ = false;
   int grid_ = 0;
 };
 

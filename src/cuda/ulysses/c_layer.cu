@@ -42,6 +42,7 @@ struct xstage_ulysses_layer {
   /// and, where there are as many, of key rows; else those are sharded.
   const std::int64_t* table;
   std::int32_t segments;
+  std::int32_t half;  ///< tensors are fp16 (1) rather than bf16 (0)
 };
 
 }  // extern "C"
@@ -103,7 +104,7 @@ int xstage_ulysses_bytes(const xstage_ulysses_layer* layer, std::int64_t* symmet
 
 /// `symmetric` [ranks]: every rank's buffer as the current device addresses it, zeroed on all ranks
 /// before any of them launches, as the workspace is. `query`, `key`, `value`: this rank's own rows
-/// of all heads, contiguous [batch, rows, heads, head_dim] bf16; read at every launch.
+/// of all heads, contiguous [batch, rows, heads, head_dim]; read at every launch.
 /// `key_lengths` [batch] int32 in device memory, or null. Nothing is allocated on the device.
 int xstage_ulysses_open(const xstage_ulysses_layer* layer, void* const* symmetric, void* workspace,
                         void* query, void* key, void* value, const std::int32_t* key_lengths,
@@ -118,6 +119,7 @@ int xstage_ulysses_open(const xstage_ulysses_layer* layer, void* const* symmetri
   ulysses::RankMemory& memory = out->memory;
   memory.layout = out->layout;
   memory.rank = layer->rank;
+  memory.type = layer->half != 0 ? layout::ScalarType::kFp16 : layout::ScalarType::kBf16;
   memory.symmetric = out->symmetric.data();
   memory.workspace = workspace;
   memory.records = reinterpret_cast<sync::WaitRecord*>(static_cast<char*>(workspace) +
@@ -126,7 +128,7 @@ int xstage_ulysses_open(const xstage_ulysses_layer* layer, void* const* symmetri
   const UlyssesConfig& c = out->layout.config;
   const auto view = [&](void* data, const layout::RowSegment* table, std::int32_t count,
                         std::int64_t heads) {
-    return TensorView::contiguous(data, layout::ScalarType::kBf16, c.batch,
+    return TensorView::contiguous(data, memory.type, c.batch,
                                   layout::rows_received(table, count, layer->rank), heads,
                                   c.head_dim);
   };

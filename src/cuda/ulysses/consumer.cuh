@@ -59,7 +59,7 @@ class Consumer {
     release_key();
     if (tail < T::kBlockN) mask_columns(s, tail);
     softmax_.first(s);
-    pack_weights(p, s);
+    pack_weights<typename T::Element>(p, s);
     if (params_.key_lengths != nullptr && tail < T::kBlockN) clear_values(tail);
 
     for (int step = 1; step < key_blocks; ++step) {
@@ -84,7 +84,7 @@ class Consumer {
       release_value();
 #pragma unroll
       for (int i = 0; i < T::kHeadDim / 2; ++i) o[i] *= rescale[(i / 2) % 2];
-      pack_weights(p, s);
+      pack_weights<typename T::Element>(p, s);
     }
 
     release(&shared_.query_empty);  // the next tile's queries may come
@@ -124,9 +124,9 @@ class Consumer {
       const std::uint64_t a = query_ + (k / 4) * kQueryChunk + (k % 4) * 2;
       const std::uint64_t b = key + (k / 4) * kKeyChunk + (k % 4) * 2;
       if (k == 0)
-        ptx::wgmma_ss<false>(s, a, b);
+        ptx::wgmma_ss<typename T::Element, false>(s, a, b);
       else
-        ptx::wgmma_ss<true>(s, a, b);
+        ptx::wgmma_ss<typename T::Element, true>(s, a, b);
     }
     ptx::wgmma_commit();
   }
@@ -138,7 +138,7 @@ class Consumer {
         ptx::swizzled_descriptor(shared_.value[value_.stage()], T::kBlockN * T::kChunk * 2);
 #pragma unroll
     for (int k = 0; k < T::kBlockN / 16; ++k)
-      ptx::wgmma_rs(o, p + 4 * k, value + k * (16 * T::kChunk * 2 >> 4));
+      ptx::wgmma_rs<typename T::Element>(o, p + 4 * k, value + k * (16 * T::kChunk * 2 >> 4));
     ptx::wgmma_commit();
   }
 

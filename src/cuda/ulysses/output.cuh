@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cuda/ptx/bulk.cuh"
+#include "cuda/ptx/element.cuh"
 #include "cuda/ptx/store.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 #include "cuda/ulysses/shared.cuh"
@@ -101,10 +102,10 @@ class Output {
     for (int unit = 0; unit < T::kHeadDim / 8; unit += 2) {
       const float* const a = o + 4 * unit;
       ptx::stmatrix_x4(base + place(row, unit + (lane >> 4)),
-                       ptx::pack_bf16(a[0] * inverse[0], a[1] * inverse[0]),
-                       ptx::pack_bf16(a[2] * inverse[1], a[3] * inverse[1]),
-                       ptx::pack_bf16(a[4] * inverse[0], a[5] * inverse[0]),
-                       ptx::pack_bf16(a[6] * inverse[1], a[7] * inverse[1]));
+                       ptx::pack<typename T::Element>(a[0] * inverse[0], a[1] * inverse[0]),
+                       ptx::pack<typename T::Element>(a[2] * inverse[1], a[3] * inverse[1]),
+                       ptx::pack<typename T::Element>(a[4] * inverse[0], a[5] * inverse[0]),
+                       ptx::pack<typename T::Element>(a[6] * inverse[1], a[7] * inverse[1]));
     }
   }
 

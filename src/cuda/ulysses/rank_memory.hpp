@@ -14,9 +14,10 @@ namespace xstage::ulysses {
 struct RankMemory {
   layout::UlyssesLayout layout;
   std::int32_t rank = 0;
-  void* const* symmetric = nullptr;     ///< [ranks], layout.symmetric_bytes each
-  void* workspace = nullptr;            ///< of this rank, layout.workspace_bytes
-  sync::WaitRecord* records = nullptr;  ///< [SMs], device or pinned memory
+  layout::ScalarType type = layout::ScalarType::kBf16;  ///< or kFp16: of every tensor
+  void* const* symmetric = nullptr;                     ///< [ranks], layout.symmetric_bytes each
+  void* workspace = nullptr;                            ///< of this rank, layout.workspace_bytes
+  sync::WaitRecord* records = nullptr;                  ///< [SMs], device or pinned memory
   std::uint64_t limit_ns = 2'000'000'000;
   /// What a fused launch's remote stores stay below, all SMs together: 0.8 of the drain rate of two
   /// H200 (370 GB/s both ways, results/h200x2). 0: no limit.
@@ -32,8 +33,8 @@ inline layout::TensorView output_view(const RankMemory& memory, std::int32_t ran
   const layout::UlyssesConfig& c = memory.layout.config;
   const std::int64_t rows = layout::rows_received(c.segments, c.segment_count, rank);
   layout::TensorView view = layout::TensorView::contiguous(
-      memory.layout.output_row(memory.symmetric[rank], 0, rows, 0, 0, 0), layout::ScalarType::kBf16,
-      c.batch, rows, c.heads, c.head_dim);
+      memory.layout.output_row(memory.symmetric[rank], 0, rows, 0, 0, 0), memory.type, c.batch,
+      rows, c.heads, c.head_dim);
   if (c.output_order == layout::OutputOrder::kHeadsRows) {
     view.stride[1] = c.head_dim;
     view.stride[2] = rows * c.head_dim;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/element.cuh"
 #include "cuda/ptx/warpgroup.cuh"
 
 namespace xstage::ulysses {
@@ -108,11 +109,11 @@ __device__ __forceinline__ void mask_columns(float (&s)[kCount], int valid) {
 }
 
 /// Weights as the A operand of the second product: four registers for 16 keys.
-template <int kCount>
+template <class Element, int kCount>
 __device__ __forceinline__ void pack_weights(std::uint32_t (&p)[kCount / 2],
                                              const float (&s)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount / 2; ++i) p[i] = ptx::pack_bf16(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < kCount / 2; ++i) p[i] = ptx::pack<Element>(s[2 * i], s[2 * i + 1]);
 }
 
 }  // namespace xstage::ulysses

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "cuda/ptx/element.cuh"
+
 namespace xstage::ulysses {
 
 /// One shape of the kernel. A block (one per SM) computes kBlockM query rows; each consumer
 /// warpgroup has 64 of them. K and V come in tiles of kBlockN keys.
-template <int kHeadDim_, int kBlockN_, int kConsumers_>
+template <int kHeadDim_, int kBlockN_, int kConsumers_, class Element_>
 struct Tiling {
+  using Element = Element_;  ///< of all tensors: ptx::Bf16 or ptx::Fp16
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kConsumers = kConsumers_;  ///< warpgroups that compute
@@ -19,7 +22,7 @@ struct Tiling {
   static constexpr int kStages = 2;      ///< K tiles held at once, and V tiles
   static constexpr bool kSpans = false;  ///< records its tile stores (xstage/span.cuh)
 
-  /// Columns of one swizzled chunk: 128 bytes of bf16.
+  /// Columns of one swizzled chunk: 128 bytes.
   static constexpr int kChunk = 64;
   static constexpr int kChunks = kHeadDim / kChunk;
 
@@ -49,16 +52,18 @@ struct Tiling {
 // D = 128: two warpgroups with 240 registers. 160 keys are the most that leave room for the
 // output's own staging (Q 32 + K 2·40 + V 2·40 + O 32 = 224 KiB); a wider tile means fewer softmax
 // rounds and barriers a key.
-using Tiling128 = Tiling<128, 160, 2>;
+template <class Element = ptx::Bf16>
+using Tiling128 = Tiling<128, 160, 2, Element>;
 // D = 64: the exponentials, not the products, are the limit, so three warpgroups (192 rows) halve
 // nothing but K and V traffic and give the exponential unit always one warpgroup that feeds it.
-using Tiling64 = Tiling<64, 128, 3>;
+template <class Element = ptx::Bf16>
+using Tiling64 = Tiling<64, 128, 3, Element>;
 
-/// The same with the times of their tile stores; the kernels above have no code for it.
-struct Spanned128 : Tiling128 {
+/// The same with the times of their tile stores (bf16 only); the kernels above have no code for it.
+struct Spanned128 : Tiling128<> {
   static constexpr bool kSpans = true;
 };
-struct Spanned64 : Tiling64 {
+struct Spanned64 : Tiling64<> {
   static constexpr bool kSpans = true;
 };
 
