@@ -3,9 +3,10 @@
 
 usage: moe_code.py TOOLS_DIR FUSED_OBJECT GEMM_OBJECT
 
-Nothing fails when the compiler waits after every product or puts sums into local memory; it is only
-slow. So: every product is there, only the last of each half of a step waits, a step touches no
-local memory, roles trade registers, signals are released and acquired at system scope.
+Nothing fails when the compiler waits after every product, puts sums into local memory or copies
+descriptors from lanes between products; it is only slow. So: every product is there, only the last
+of each half of a step waits, a step touches no local memory and copies few words to uniform
+registers, roles trade registers, signals are released and acquired at system scope.
 """
 import re
 import sys
@@ -13,6 +14,7 @@ import sys
 from ulysses_code import cuobjdump, output
 
 MATH, FRONT = "0xe0", "0x38"  # 224 and 56 registers
+STAGES = 3  # the loop over steps is written out for each place of the ring
 
 
 def instructions(tool, path):
@@ -21,7 +23,8 @@ def instructions(tool, path):
 
 
 def step(code):
-    """The loop over steps: from the wait for its boxes to the branch after the last product."""
+    """The loop over steps, as often as there are steps in the ring: from the first wait for boxes to
+    the branch after the last product."""
     products = [i for i, c in enumerate(code) if c.startswith("QGMMA")]
     if not products:
         return []
@@ -35,9 +38,10 @@ def problems(code, fused):
     loop = step(code)
     text = "\n".join(code)
     rules = [
-        (len(products) == 8, f"{len(products)} products, not two halves of four"),
-        (sum("gsb0" in c for c in products) == 2, "not only the last product of a half waits"),
-        (len(loop) > 140, "sums are not added in the loop over steps"),
+        (len(products) == 8 * STAGES, f"{len(products)} products, not two halves of four a step"),
+        (sum("gsb0" in c for c in products) == 2 * STAGES, "not only the last product of a half waits"),
+        (len(loop) > 140 * STAGES, "sums are not added in the loop over steps"),
+        (sum("R2UR" in c for c in loop) <= 8 * STAGES, "steps copy descriptors from lanes"),
         (not any(re.search(r"\b(STL|LDL)\b", c) for c in loop), "a step uses local memory"),
         (f"USETMAXREG.TRY_ALLOC.CTAPOOL UP0, {MATH}" in text, "math warps do not take registers"),
         (f"USETMAXREG.DEALLOC.CTAPOOL {FRONT}" in text, "the front does not give registers"),

@@ -126,7 +126,6 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
   std::uint64_t position = blockIdx.x;
   std::uint64_t waited[2] = {0, 0};
   for (schedule::MoeTile tile; tiles.take(position, tile);) {
-    position = claim();  // of the next tile, now, so that the answer is here when it is needed
     const bool first = tile.linear == schedule::Linear::kFirst;
     const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
     if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
@@ -156,7 +155,7 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
       source.a_scales = p.layout.intermediate_scales_of(p.workspace, tile.row, 0);
       source.steps = intermediate / kBlockK;
     }
-    load_tile(s.tiles, stages, source);
+    load_tile(s.tiles, stages, source, [&] { position = claim(); });
   }
   put_task(s.tiles, tasks, {});
   if (p.marks == nullptr) return;
@@ -175,46 +174,61 @@ __device__ void run_math(const FusedParams& p, BlockShared& s) {
   Ring<kStages> stages;
   std::uint32_t staging_parity = 0;
   Stopwatch staging;
-  for (;;) {
-    const TileTask task = take_task(s.tiles, tasks);
-    if (task.kind == TaskKind::kEnd) break;
-    const bool first = task.kind == TaskKind::kLinear1;
-    const int steps = first ? hidden_steps : intermediate_steps;
+  TileTask task;
+  WeightScales scales;
+  float weight0 = 0, weight1 = 0;
+  // Blocks of 128 weight rows: W1 has 2I/128, first gate then up; W2 has H/128.
+  const auto take = [&] {
+    task = take_task(s.tiles, tasks);
+    scales.steps = 0;
+    if (task.kind == TaskKind::kLinear1) {
+      scales.steps = hidden_steps;
+      const std::int64_t first = std::int64_t{task.expert} * 2 * intermediate_steps + task.column;
+      scales.of_half[0] = p.w1_scales + first * hidden_steps;
+      scales.of_half[1] = scales.of_half[0] + intermediate_steps * hidden_steps;
+    } else if (task.kind == TaskKind::kLinear2) {
+      scales.steps = intermediate_steps;
+      const std::int64_t first = std::int64_t{task.expert} * hidden_steps + 2 * task.column;
+      scales.of_half[0] = p.w2_scales + first * intermediate_steps;
+      scales.of_half[1] = scales.of_half[0] + intermediate_steps;
+    }
+    scales.load(0);
+  };
+  take();
+  while (task.kind != TaskKind::kEnd) {
     if (task.tokens <= group * kGroupRows) {
-      skip_tile(s.tiles, stages, steps);
+      skip_tile(s.tiles, stages, scales.steps);
+      take();
       continue;
     }
-    // Blocks of 128 weight rows: W1 has 2I/128, first gate then up; W2 has H/128.
-    const int block0 = first ? task.column : 2 * task.column;
-    const int block1 = first ? intermediate_steps + task.column : block0 + 1;
-    const float* const b_scales =
-        first ? p.w1_scales + std::int64_t{task.expert} * 2 * intermediate_steps * steps
-              : p.w2_scales + std::int64_t{task.expert} * hidden_steps * steps;
-    const std::int64_t place = task.row * kBlockM + group * kGroupRows + first_row();
-    float weight0 = 0, weight1 = 0;
+    const bool first = task.kind == TaskKind::kLinear1;
     if (first) {
+      const std::int64_t place = task.row * kBlockM + group * kGroupRows + first_row();
       weight0 = __ldcg(&p.layout.origin(p.workspace, place)->weight);
       weight1 = __ldcg(&p.layout.origin(p.workspace, place + 8)->weight);
     }
     Sums sums;
-    multiply_tile(s.tiles, stages, steps, b_scales + block0 * steps, b_scales + block1 * steps,
-                  sums);
+    multiply_tile(s.tiles, stages, scales, sums);
+    // The next task, if it is there; it may wait for what is staged now.
+    const bool next = task_is_there(s.tiles, tasks);
+    if (next) take();
     staging.begin();
     wait_staging_free(s.tiles, group, staging_parity);
     staging.end();
     staging_parity ^= 1;
     if (first) {
-      const float2 scales = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
-                                         p.layout.config.activation.clamp);
+      const float2 codes = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
+                                        p.layout.config.activation.clamp);
       if (threadIdx.x % 4 == 0) {
         float* const to = &s.tiles.staged_scales[group][first_row()];
-        to[0] = scales.x;
-        to[8] = scales.y;
+        to[0] = codes.x;
+        to[8] = codes.y;
       }
     } else {
       stage_bf16(s.tiles.staging[group], sums);
     }
     hand_staged(s.tiles, group);
+    if (!next) take();
   }
   if (threadIdx.x == 0) staging.write(p, Mark::kWaitedStaging);
 }

@@ -23,7 +23,6 @@ __device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMa
   Ring<kStages> stages;
   // Claimed in order, so that the rows of an expert pass at the same time and share its weights.
   for (std::int64_t tile = blockIdx.x, next = 0; tile < sizes.tiles; tile = gridDim.x + next) {
-    next = static_cast<std::int64_t>(ptx::atom_add_relaxed_gpu(gemm.claimed, 1));
     TileTask task;
     task.row = tile / sizes.n_tiles;
     task.column = static_cast<std::int32_t>(tile % sizes.n_tiles);
@@ -33,14 +32,16 @@ __device__ void run_loader(TileShared& s, const CUtensorMap& a, const CUtensorMa
     put_task(s, tasks, task);
     const auto row_b =
         static_cast<std::int32_t>(task.expert * gemm.n + std::int64_t{task.column} * kBlockN);
-    load_tile(s, stages,
-              {task.tokens > kGroupRows ? &a : &a_half,
-               &b,
-               static_cast<std::int32_t>(task.row * kBlockM),
-               {row_b, row_b + kHalfN},
-               gemm.a_scales + task.row * sizes.steps * kBlockM,
-               sizes.steps,
-               task.tokens});
+    load_tile(
+        s, stages,
+        {task.tokens > kGroupRows ? &a : &a_half,
+         &b,
+         static_cast<std::int32_t>(task.row * kBlockM),
+         {row_b, row_b + kHalfN},
+         gemm.a_scales + task.row * sizes.steps * kBlockM,
+         sizes.steps,
+         task.tokens},
+        [&] { next = static_cast<std::int64_t>(ptx::atom_add_relaxed_gpu(gemm.claimed, 1)); });
   }
   put_task(s, tasks, {});
 }
@@ -50,22 +51,33 @@ __device__ void run_math(TileShared& s, const GroupedGemm& gemm, const GemmSizes
   Ring<kTasks> tasks;
   Ring<kStages> stages;
   std::uint32_t staging_parity = 0;
-  for (;;) {
-    const TileTask task = take_task(s, tasks);
-    if (task.kind == TaskKind::kEnd) return;
-    if (task.tokens <= group * kGroupRows) {
-      skip_tile(s, stages, sizes.steps);
-      continue;
-    }
-    const float* const b_scales =
+  TileTask task;
+  WeightScales scales;
+  const auto take = [&] {
+    task = take_task(s, tasks);
+    scales.of_half[0] =
         gemm.b_scales +
         (task.expert * (gemm.n / 128) + std::int64_t{2} * task.column) * sizes.steps;
+    scales.of_half[1] = scales.of_half[0] + sizes.steps;
+    scales.steps = task.kind == TaskKind::kEnd ? 0 : sizes.steps;
+    scales.load(0);
+  };
+  take();
+  while (task.kind != TaskKind::kEnd) {
+    if (task.tokens <= group * kGroupRows) {
+      skip_tile(s, stages, sizes.steps);
+      take();
+      continue;
+    }
     Sums sums;
-    multiply_tile(s, stages, sizes.steps, b_scales, b_scales + sizes.steps, sums);
+    multiply_tile(s, stages, scales, sums);
+    const bool next = task_is_there(s, tasks);
+    if (next) take();
     wait_staging_free(s, group, staging_parity);
     staging_parity ^= 1;
     stage_bf16(s.staging[group], sums);
     hand_staged(s, group);
+    if (!next) take();
   }
 }
 

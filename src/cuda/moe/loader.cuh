@@ -18,10 +18,20 @@ struct TileSource {
   std::int32_t tokens;
 };
 
-__device__ inline void load_tile(TileShared& s, Ring<kStages>& ring, const TileSource& source) {
+/// A tile is claimed when this many steps of the one before are left to fetch: late, because a
+/// claimed tile waits for its turn while others may wait for its result, and rows that should share
+/// weights drift apart; early enough for the answer to come.
+inline constexpr int kClaimSteps = 3;
+
+/// `claim()` is called when the next tile should be claimed.
+template <class Claim>
+__device__ __forceinline__ void load_tile(TileShared& s, Ring<kStages>& ring,
+                                          const TileSource& source, Claim&& claim) {
   const std::uint32_t bytes =
       source.tokens > kGroupRows ? kStepBytes : kStepBytes - kGroupRows * kBlockK;
+  const int claim_at = source.steps > kClaimSteps ? source.steps - kClaimSteps : 0;
   for (int step = 0; step < source.steps; ++step) {
+    if (step == claim_at) claim();
     const int i = ring.index;
     wait(&s.empty[i], ring.parity ^ 1);
     std::uint64_t* const full = &s.full[i];

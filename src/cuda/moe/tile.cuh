@@ -125,6 +125,11 @@ __device__ inline void put_task(TileShared& s, Ring<kTasks>& ring, const TileTas
   ring.advance();
 }
 
+/// Whether take_task() would not wait; each warp for itself.
+__device__ __forceinline__ bool task_is_there(TileShared& s, const Ring<kTasks>& ring) {
+  return __all_sync(~0u, ptx::mbarrier_test_wait(&s.task_full[ring.index], ring.parity));
+}
+
 /// The other side; whole warps.
 __device__ inline TileTask take_task(TileShared& s, Ring<kTasks>& ring) {
   wait(&s.task_full[ring.index], ring.parity);
