@@ -1,5 +1,5 @@
 # The fused MoE layer: on GPUs where there are some (77: there are none), its machine code everywhere.
-foreach(name accuracy gemm fused long process)
+foreach(name accuracy gemm fused long memory process)
   add_executable(moe_${name}_device moe_${name}_device.cu)
   target_compile_options(moe_${name}_device PRIVATE -std=c++20)
   target_link_libraries(moe_${name}_device PRIVATE xstage_moe)

@@ -24,6 +24,8 @@ struct Sizes {
   std::string name;
   int ranks;
   std::int64_t hidden, intermediate, experts, topk, capacity;
+  int workers = 0;                       ///< 0: one an SM
+  std::chrono::milliseconds wait{1500};  ///< limit of a launch's waits, but the first's
 };
 
 inline bool g_ok = true;
@@ -56,7 +58,7 @@ class Bench {
     config_.capacity = z_.capacity;
     config_.activation.clamp = clamp;
     config_.schedule = MoeSchedule::interleaved(8);
-    config_ = moe::with_tiles(config_, gpu.multiProcessorCount);
+    config_ = moe::with_tiles(config_, z_.workers > 0 ? z_.workers : gpu.multiProcessorCount);
     const std::int64_t local = z_.experts / z_.ranks, h = z_.hidden, i = z_.intermediate;
     all_.hidden = h;
     all_.intermediate = i;
@@ -89,8 +91,8 @@ class Bench {
       check(cudaDeviceSynchronize(), "fill");
     }
     moe::Limits limits;
-    limits.first = std::chrono::seconds(5);
-    limits.later = std::chrono::milliseconds(1500);
+    limits.first = std::max<std::chrono::milliseconds>(std::chrono::seconds(5), z_.wait);
+    limits.later = z_.wait;
     layer_ = std::make_unique<moe::Layer>(
         must(moe::Layer::create(std::vector<layout::MoeConfig>(z_.ranks, config_), gpus, weights,
                                 limits),

@@ -180,6 +180,7 @@ class GpuTimedLayer : public TimedLayer {
       for (const std::int64_t tokens : rank.expert_tokens) own += tokens;
       pairs = std::max(pairs, own);
     }
+    if (pairs == 0) return Times();  // a matrix without rows
     pairs = (pairs + 15) / 16 * 16;
     const layout::MoeLayout& at = layout();
     std::array<std::vector<double>, 2> out;
