@@ -102,6 +102,9 @@ class MoeBench {
       return console_.fail(
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
           document_);
+    if (plan.layers.front().weights != shapes::WeightFormat::kW8A8)
+      console_.log(fmt::format("no times of the kernel in {} are there to predict from: no auto",
+                               options_.layer.weights));
     probe_output(options_.out);
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
@@ -215,10 +218,10 @@ class MoeBench {
   }
 
   static std::string key_of(const json& row) {
-    return fmt::format("{} {} {} {}", row["layer"]["shape"].get<std::string>(),
-                       row["layer"]["routing"].get<std::string>(),
-                       row["layer"]["tokens"].get<std::int64_t>(),
-                       row["layer"]["ranks"].get<int>());
+    return fmt::format(
+        "{} {} {} {} {}", row["layer"]["shape"].get<std::string>(),
+        row["layer"].value("weights", "w8a8"), row["layer"]["routing"].get<std::string>(),
+        row["layer"]["tokens"].get<std::int64_t>(), row["layer"]["ranks"].get<int>());
   }
 
   /// Rows that an interrupted run of the same table on the same kernel left in --out.

@@ -91,6 +91,12 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
   if (options.predict && options.table == "kernel")
     return bad_input("predictions rest on this table", "--predict", "--table kernel",
                      "another table");
+  const bool timed = plan.layers.front().weights == shapes::WeightFormat::kW8A8;
+  if (!timed && options.table == "kernel")
+    return bad_input("predictions rest on times of the kernel in w8a8", "--weights",
+                     options.layer.weights, "w8a8 with --table kernel");
+  // Nothing was measured to predict the others from; asked for, that is an error later on.
+  plan.predicted = plan.predicted && (timed || options.predict);
   if (!options.leads.empty()) plan.leads = options.leads;
   if (options.launches > 0) plan.launches = options.launches;
   plan.cold = plan.cold || options.cold;

@@ -9,5 +9,7 @@ endforeach()
 add_test(NAME moe_machine_code
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/moe_code.py
           ${PROJECT_BINARY_DIR}/cuda-tools
-          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,fused_kernel>
-          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,grouped_gemm>)
+          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,fused_w8a8>
+          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,grouped_gemm_w8a8>
+          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,fused_bf16>
+          $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,grouped_gemm_bf16>)

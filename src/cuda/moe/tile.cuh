@@ -39,6 +39,9 @@ static_assert(kMathRegisters * 32 * kMathWarps + kFrontRegisters * 32 * kFrontWa
 /// A staged row of 256 bf16 values, and 16 bytes so that eight rows lie in different banks.
 inline constexpr int kStagedRowBytes = 2 * kBlockN + 16;
 
+/// A box of a warpgroup's tokens, as Linear-1 stores its result.
+inline constexpr int kBoxBytes = kGroupRows * kBlockK;
+
 enum class TaskKind : std::int32_t { kEnd, kLinear1, kLinear2 };
 
 /// What the loader tells the other roles about the tile whose steps come next.
