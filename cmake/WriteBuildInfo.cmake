@@ -82,7 +82,7 @@ digest_of(digest
 kernel_sources(sources
   ${cuda}/ulysses/attention.cu ${cuda}/ulysses/exchange.cu ${cuda}/ulysses/per_destination.cu)
 digest_of(ulysses_digest ${sources})
-kernel_sources(sources ${cuda}/moe/fused*.cu ${cuda}/moe/grouped_gemm.cu)
+kernel_sources(sources ${cuda}/moe/fused*.cu ${cuda}/moe/grouped_gemm*.cu)
 digest_of(moe_digest ${sources})
 
 set(text "#include \"cuda/build_info.hpp\"

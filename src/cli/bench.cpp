@@ -329,9 +329,9 @@ nlohmann::json times_json(const std::vector<double>& us) {
 std::optional<Error> describe_node(int ranks, nlohmann::json& document) {
   const auto api = cuda::system_driver();
   const cuda::NodeState node = cuda::look_around(*api);
-  std::vector<int> gpus(static_cast<std::size_t>(ranks));
-  std::iota(gpus.begin(), gpus.end(), 0);
-  if (auto why = cuda::why_not_calibrate(node, gpus)) return why;
+  if (!node.why_no_gpu.empty())
+    return Error{ErrorKind::kNoGpu, "no GPU to time a layer on: " + node.why_no_gpu, {}, {}, {}};
+  if (auto why = cuda::why_not_ranks(node, ranks)) return why;
   const cuda::GpuState& gpu = node.gpus.front();
   document["node"] = {{"gpu", gpu.name},
                       {"gpus", ranks},

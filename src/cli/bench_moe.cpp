@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "cli/bench.hpp"
+#include "cli/bench_moe_plan.hpp"
 #include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
-#include "cli/layer_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cuda/build_info.hpp"
@@ -36,38 +36,6 @@ using schedule::MoeScheduleKind;
 
 // Set by the signal handler; looked at between two configurations.
 volatile std::sig_atomic_t interrupted = 0;
-
-struct BenchMoeOptions {
-  MoeLayerOptions layer;
-  std::string backend = "cuda";
-  std::string table;
-  std::vector<std::int64_t> leads;
-  std::string dispatch = "per-rank";
-  int launches = 0;
-  bool cold = false;
-  bool predict = false;
-  std::string cross_validate;  ///< a document whose rows are predicted from its other sizes
-  std::string profile, kernel_times;
-  std::string out;
-};
-
-/// Layers of the tables, by name.
-constexpr const char* kSeven[] = {"lingbot-video",  "qwen3.5-397b", "hy3",
-                                  "mimo-v2.5",      "glm-5",        "deepseek-v4-flash",
-                                  "deepseek-v4-pro"};
-
-/// What a table measures of each row.
-struct Plan {
-  std::vector<MoeLayer> layers;  ///< of one shape behind each other
-  std::vector<std::int64_t> leads;
-  std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
-  int launches = 9;
-  bool cold = false;
-  bool phases_of_all = false;  ///< of every run, not only of one a row
-  bool both_ways = false;      ///< what `auto` took also with a token sent once a slot
-  bool cublas = false;         ///< beside our products alone
-  bool predicted = true;       ///< with `auto`, and the predicted time of every run
-};
 
 const char* way_name(layout::MoeDispatch way) {
   return way == layout::MoeDispatch::kPerRank ? "per-rank" : "per-slot";
@@ -119,7 +87,7 @@ class Preparation {
 
 class MoeBench {
  public:
-  MoeBench(const Session& session, const BenchMoeOptions& options)
+  MoeBench(const Session& session, const MoeBenchOptions& options)
       : console_(session.console), options_(options) {}
 
   int operator()() {
@@ -129,11 +97,14 @@ class MoeBench {
         {"provenance", provenance("bench moe", {})}};
     document_["provenance"]["git_commit"] = git_commit();
     document_["provenance"]["kernel_digest"] = moe_kernel_digest();
-    const Plan plan = plan_of().value();
+    const MoeBenchPlan plan = moe_bench_plan(options_).value();
     if (options_.backend != "cuda")
       return console_.fail(
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
           document_);
+    if (plan.layers.front().weights != shapes::WeightFormat::kW8A8)
+      console_.log(fmt::format("no times of the kernel in {} are there to predict from: no auto",
+                               options_.layer.weights));
     probe_output(options_.out);
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
@@ -174,88 +145,6 @@ class MoeBench {
   }
 
  private:
-  Result<Plan> plan_of() const {
-    Plan plan;
-    for (const std::int64_t lead : options_.leads)
-      if (lead < 1 || lead > (std::int64_t{1} << 40))
-        return bad_input("a lead is out of range", "--lead", fmt::format("{}", lead), "1 to 2^40");
-    if (options_.launches < 0 || options_.launches > 64)
-      return bad_input("the launches are out of range", "--launches",
-                       fmt::format("{}", options_.launches), "1 to 64");
-    if (options_.dispatch == "per-slot")
-      plan.ways = {layout::MoeDispatch::kPerSlot};
-    else if (options_.dispatch == "both")
-      plan.ways.push_back(layout::MoeDispatch::kPerSlot);
-    else if (options_.dispatch != "per-rank")
-      return bad_input("no such way of dispatch", "--dispatch", options_.dispatch,
-                       "per-rank, per-slot, both");
-    const auto add = [&](const char* shape, const char* routing,
-                         std::int64_t tokens) -> Result<bool> {
-      MoeLayerOptions one = options_.layer;
-      one.shape = shape;
-      one.routing = routing;
-      one.tokens = tokens;
-      if (options_.table == "ep8") one.ranks = 8;
-      auto layer = resolve(one);
-      if (!layer) return layer.error();
-      plan.layers.push_back(*layer);
-      return true;
-    };
-    if (options_.table == "peers") {
-      for (const char* shape : kSeven)
-        for (const std::int64_t tokens : {8192, 1024})
-          if (std::string_view(shape) != "mimo-v2.5")
-            if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
-      plan.leads = {16, 64};
-      plan.launches = 15;
-      plan.cold = plan.cublas = plan.both_ways = true;
-    } else if (options_.table == "ep8") {
-      for (const char* shape : {"deepseek-v4-flash", "deepseek-v4-pro"})
-        for (const std::int64_t tokens : {512, 1024, 2048, 4096, 8192})
-          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
-      plan.leads = {16, 64};
-      plan.launches = 15;
-      plan.cold = true;
-    } else if (options_.table == "mechanism") {
-      for (const char* shape : {"lingbot-video", "qwen3.5-397b", "deepseek-v4-flash"})
-        for (const char* routing : {"balanced", "remote:0.875"})
-          if (const auto done = add(shape, routing, 8192); !done) return done.error();
-      plan.leads = {16, 64};
-      plan.phases_of_all = true;
-    } else if (options_.table == "sweep") {
-      for (const char* shape : kSeven)
-        for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
-          for (const std::int64_t tokens : {2048, 8192, 16384})
-            if (const auto done = add(shape, routing, tokens); !done) return done.error();
-      plan.leads = {1, 4, 16, 64};
-    } else if (options_.table == "kernel") {
-      // None of the sizes of the other tables.
-      for (const char* shape : kSeven)
-        for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
-          for (const std::int64_t tokens : {1536, 5120, 20480})
-            if (const auto done = add(shape, routing, tokens); !done) return done.error();
-      plan.leads = {1, 4, 16, 64};
-      plan.predicted = false;
-    } else if (options_.table.empty()) {
-      auto layer = resolve(options_.layer);
-      if (!layer) return layer.error();
-      plan.layers.push_back(*layer);
-      plan.leads = {4, 16, 64};
-      plan.launches = 15;
-      plan.cold = plan.cublas = true;
-    } else {
-      return bad_input("no such table", "--table", options_.table,
-                       "peers, sweep, kernel, ep8, mechanism");
-    }
-    if (options_.predict && options_.table == "kernel")
-      return bad_input("predictions rest on this table", "--predict", "--table kernel",
-                       "another table");
-    if (!options_.leads.empty()) plan.leads = options_.leads;
-    if (options_.launches > 0) plan.launches = options_.launches;
-    plan.cold = plan.cold || options_.cold;
-    return plan;
-  }
-
   /// Predictions of measured rows that took no part in the fit; needs no GPU.
   int judge_predictions() {
     document_ = {{"format", "xstage.bench/1"},
@@ -298,7 +187,7 @@ class MoeBench {
   }
 
   /// The predictions alone; needs no GPU.
-  int predict(const Plan& plan) {
+  int predict(const MoeBenchPlan& plan) {
     std::vector<std::optional<Result<Prepared>>> rows(plan.layers.size());
     in_parallel(rows.size(), [&](std::size_t i) { rows[i] = prepare(plan, plan.layers[i]); });
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -329,10 +218,10 @@ class MoeBench {
   }
 
   static std::string key_of(const json& row) {
-    return fmt::format("{} {} {} {}", row["layer"]["shape"].get<std::string>(),
-                       row["layer"]["routing"].get<std::string>(),
-                       row["layer"]["tokens"].get<std::int64_t>(),
-                       row["layer"]["ranks"].get<int>());
+    return fmt::format(
+        "{} {} {} {} {}", row["layer"]["shape"].get<std::string>(),
+        row["layer"].value("weights", "w8a8"), row["layer"]["routing"].get<std::string>(),
+        row["layer"]["tokens"].get<std::int64_t>(), row["layer"]["ranks"].get<int>());
   }
 
   /// Rows that an interrupted run of the same table on the same kernel left in --out.
@@ -363,7 +252,7 @@ class MoeBench {
   }
 
   /// A layer is set up once, with room for the most tokens that its rows need.
-  Result<bool> measure(const Plan& plan) {
+  Result<bool> measure(const MoeBenchPlan& plan) {
     console_.text(fmt::format("{:<18} {:>12} {:>6}  {}", "layer", "routing", "tokens",
                               "median us of the slowest rank"));
     document_["ok"] = false;
@@ -390,7 +279,7 @@ class MoeBench {
   }
 
   /// Without GPUs.
-  Result<Prepared> prepare(const Plan& plan, const MoeLayer& layer) const {
+  Result<Prepared> prepare(const MoeBenchPlan& plan, const MoeLayer& layer) const {
     auto routing = layer.make_routing();
     if (!routing) return routing.error();
     Prepared out;
@@ -416,7 +305,7 @@ class MoeBench {
     return out;
   }
 
-  Result<bool> measure_layers(const Plan& plan, Preparation& prepared, std::size_t begin,
+  Result<bool> measure_layers(const MoeBenchPlan& plan, Preparation& prepared, std::size_t begin,
                               std::size_t end, std::int64_t most) {
     const MoeLayer& first = plan.layers[begin];
     layout::MoeConfig config;
@@ -450,7 +339,7 @@ class MoeBench {
     return true;
   }
 
-  Result<bool> measure_row(const Plan& plan, const MoeLayer& layer, const Prepared& ready,
+  Result<bool> measure_row(const MoeBenchPlan& plan, const MoeLayer& layer, const Prepared& ready,
                            moe::TimedLayer& timed, json& row) {
     std::vector<moe::TimedRouting> of_rank;
     for (const auto& rank : ready.routing.ranks)
@@ -466,35 +355,41 @@ class MoeBench {
       row["auto"] = ready.choice;
       row["link_us"] = ready.link_us;
     }
+    std::vector<Block> blocks;
+    for (const layout::MoeDispatch way : plan.ways)
+      for (std::size_t i = 0; i < ready.schedules.size() - (predicted ? 1 : 0); ++i)
+        blocks.push_back({ready.schedules[i], way, {}, {}});
+    if (predicted) add_automatic(plan, ready.schedules.back(), blocks);
+    Products products;
+    if (auto done = measure_rounds(plan, timed, cover, blocks, products); !done) {
+      Error error = done.error();
+      error.what += fmt::format(" ({})", key_of(row));
+      return error;
+    }
     std::string line;
     row["runs"] = json::array();
-    const auto measure = [&](std::size_t i, layout::MoeDispatch way) -> Result<bool> {
-      const MoeSchedule& s = ready.schedules[i];
-      const bool chosen = predicted && i + 1 == ready.schedules.size();
-      auto run = measure_run(plan, timed, s, way, cover);
-      if (!run) {
-        Error error = run.error();
-        error.what += fmt::format(" ({}, {})", key_of(row), label(s));
-        return error;
-      }
-      if (chosen) (*run)["asked"] = "auto";
-      if (predicted && way == layout::MoeDispatch::kPerRank)
-        (*run)["predicted_us"] = ready.predicted_us[i];
-      line += fmt::format(" {}{}{} {:.0f}", chosen ? "auto: " : "", label(s),
-                          way == layout::MoeDispatch::kPerSlot ? " per slot" : "",
-                          (*run)["time_us"]["median"].get<double>());
-      if (run->contains("predicted_us"))
-        line += fmt::format(" ({:.0f})", (*run)["predicted_us"].get<double>());
-      row["runs"].push_back(std::move(*run));
-      return true;
+    const auto add = [&](const Block& block, bool asked) {
+      json run = run_json(block);
+      if (asked) run["asked"] = "auto";
+      if (predicted && block.way == layout::MoeDispatch::kPerRank)
+        for (std::size_t i = 0; i < ready.schedules.size(); ++i)
+          if (ready.schedules[i] == block.schedule) run["predicted_us"] = ready.predicted_us[i];
+      line += fmt::format(" {}{}{} {:.0f}", asked ? "auto: " : "", label(block.schedule),
+                          block.way == layout::MoeDispatch::kPerSlot ? " per slot" : "",
+                          run["time_us"]["median"].get<double>());
+      if (run.contains("predicted_us"))
+        line += fmt::format(" ({:.0f})", run["predicted_us"].get<double>());
+      row["runs"].push_back(std::move(run));
     };
-    for (const layout::MoeDispatch way : plan.ways)
-      for (std::size_t i = 0; i < ready.schedules.size(); ++i)
-        if (auto done = measure(i, way); !done) return done;
-    if (plan.both_ways && predicted && plan.ways.size() == 1)
-      if (auto done = measure(ready.schedules.size() - 1, layout::MoeDispatch::kPerSlot); !done)
-        return done;
-    if (auto done = measure_products(plan, timed, row, line); !done) return done;
+    const std::size_t named = plan.ways.size() * (ready.schedules.size() - (predicted ? 1 : 0));
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (i < named) add(blocks[i], false);
+      // What `auto` took is measured once, also where it has been asked for by name.
+      if (predicted && blocks[i].schedule == ready.schedules.back() &&
+          (i >= named || blocks[i].way == layout::MoeDispatch::kPerRank))
+        add(blocks[i], true);
+    }
+    add_products(products, row, line);
     if (plan.phases_of_all) {
       for (json& run : row["runs"]) {
         if (run["dispatch"] != "per-rank") continue;
@@ -529,29 +424,86 @@ class MoeBench {
     return true;
   }
 
-  Result<json> measure_run(const Plan& plan, moe::TimedLayer& timed, const MoeSchedule& s,
-                           layout::MoeDispatch way, std::int64_t cover) {
-    const bool wave = s.kind == MoeScheduleKind::kWave;
-    moe::TimedLaunches what{s, way, 2, plan.launches, false};
-    if (!wave && s.lead < cover) {  // slow, and nobody's choice
-      what.warm_up = 1;
-      what.launches = std::min(plan.launches, 3);
+  /// Launches of one schedule with one way of dispatch, over all rounds.
+  struct Block {
+    MoeSchedule schedule;
+    layout::MoeDispatch way = layout::MoeDispatch::kPerRank;
+    std::vector<double> us, cold_us;
+  };
+  /// The same of what the products cost alone.
+  struct Products {
+    std::array<std::vector<double>, 2> ours, cublas;
+    bool asked_cublas = false;
+  };
+
+  /// `auto`'s schedule where it is not among the blocks, and with a token sent once a slot.
+  static void add_automatic(const MoeBenchPlan& plan, const MoeSchedule& chosen,
+                            std::vector<Block>& blocks) {
+    const auto add = [&](layout::MoeDispatch way) {
+      for (const Block& block : blocks)
+        if (block.schedule == chosen && block.way == way) return;
+      blocks.push_back({chosen, way, {}, {}});
+    };
+    add(layout::MoeDispatch::kPerRank);
+    if (plan.both_ways) add(layout::MoeDispatch::kPerSlot);
+  }
+
+  /// Every block in each of three rounds, each time at another place: clocks fall while a GPU
+  /// works (at the power limit by up to a fifth), and what came first would always look fastest.
+  Result<bool> measure_rounds(const MoeBenchPlan& plan, moe::TimedLayer& timed, std::int64_t cover,
+                              std::vector<Block>& blocks, Products& products) {
+    constexpr std::size_t kRounds = 3;
+    const auto append = [](std::vector<double>& to, const std::vector<double>& some) {
+      to.insert(to.end(), some.begin(), some.end());
+    };
+    const int launches =
+        (plan.launches + static_cast<int>(kRounds) - 1) / static_cast<int>(kRounds);
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      for (std::size_t i = 0; i < blocks.size(); ++i) {
+        Block& block = blocks[(i + round * blocks.size() / kRounds) % blocks.size()];
+        // Slow, and nobody's choice.
+        const bool slow = block.schedule.kind == MoeScheduleKind::kInterleaved &&
+                          block.schedule.lead < cover && plan.launches > 3;
+        moe::TimedLaunches what{block.schedule, block.way, slow ? 0 : 1, slow ? 1 : launches,
+                                false};
+        const auto us = timed.time(what);
+        if (!us) return with_schedule(us.error(), block.schedule);
+        append(block.us, *us);
+        if (!plan.cold || slow) continue;
+        what.cold = true;
+        const auto cold = timed.time(what);
+        if (!cold) return with_schedule(cold.error(), block.schedule);
+        append(block.cold_us, *cold);
+      }
+      const auto ours = timed.time_products(launches);
+      if (!ours) return ours.error();
+      for (std::size_t linear = 0; linear < 2; ++linear)
+        append(products.ours[linear], (*ours)[linear]);
+      products.asked_cublas = plan.cublas;
+      if (!plan.cublas) continue;
+      const auto cublas = timed.time_cublas(launches);
+      if (!cublas) return cublas.error();
+      for (std::size_t linear = 0; *cublas && linear < 2; ++linear)
+        append(products.cublas[linear], (**cublas)[linear]);
     }
-    const auto us = timed.time(what);
-    if (!us) return us.error();
+    return true;
+  }
+
+  static Error with_schedule(Error error, const MoeSchedule& s) {
+    error.what += fmt::format(" ({})", label(s));
+    return error;
+  }
+
+  static json run_json(const Block& block) {
+    const bool wave = block.schedule.kind == MoeScheduleKind::kWave;
     json run = {{"schedule", wave ? "wave" : "interleaved"},
-                {"lead", wave ? json() : json(s.lead)},
-                {"group", wave ? json(s.group) : json()},
-                {"dispatch", way_name(way)},
-                {"time_us", times_json(*us)},
-                {"launches", us->size()},
-                {"samples_us", *us}};
-    if (plan.cold && (wave || s.lead >= cover)) {
-      what.cold = true;
-      const auto cold = timed.time(what);
-      if (!cold) return cold.error();
-      run["cold_us"] = times_json(*cold);
-    }
+                {"lead", wave ? json() : json(block.schedule.lead)},
+                {"group", wave ? json(block.schedule.group) : json()},
+                {"dispatch", way_name(block.way)},
+                {"time_us", times_json(block.us)},
+                {"launches", block.us.size()},
+                {"samples_us", block.us}};
+    if (!block.cold_us.empty()) run["cold_us"] = times_json(block.cold_us);
     return run;
   }
 
@@ -598,27 +550,20 @@ class MoeBench {
         100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95), 100 * worst_error, worst_run));
   }
 
-  /// What the products cost alone.
-  Result<bool> measure_products(const Plan& plan, moe::TimedLayer& timed, json& row,
-                                std::string& line) {
-    const auto ours = timed.time_products(plan.launches);
-    if (!ours) return ours.error();
-    row["products_us"] = {{"linear1", times_json((*ours)[0])}, {"linear2", times_json((*ours)[1])}};
-    line += fmt::format(" | products {:.0f} + {:.0f}", quantile((*ours)[0], 0.5),
-                        quantile((*ours)[1], 0.5));
-    if (!plan.cublas) return true;
-    const auto cublas = timed.time_cublas(plan.launches);
-    if (!cublas) return cublas.error();
+  static void add_products(const Products& products, json& row, std::string& line) {
+    const auto add = [&](const char* key, const char* name,
+                         const std::array<std::vector<double>, 2>& us) {
+      row[key] = {{"linear1", times_json(us[0])}, {"linear2", times_json(us[1])}};
+      line += fmt::format("{} {:.0f} + {:.0f}", name, quantile(us[0], 0.5), quantile(us[1], 0.5));
+    };
+    add("products_us", " | products", products.ours);
+    if (!products.asked_cublas) return;
     row["cublas_us"] = nullptr;
-    if (!*cublas) return true;
-    const auto& us = **cublas;
-    row["cublas_us"] = {{"linear1", times_json(us[0])}, {"linear2", times_json(us[1])}};
-    line += fmt::format(", cuBLAS {:.0f} + {:.0f}", quantile(us[0], 0.5), quantile(us[1], 0.5));
-    return true;
+    if (!products.cublas[0].empty()) add("cublas_us", ", cuBLAS", products.cublas);
   }
 
   const Console& console_;
-  const BenchMoeOptions& options_;
+  const MoeBenchOptions& options_;
   json document_;
   std::set<std::string> done_;
   std::optional<model::Profile> profile_;
@@ -628,7 +573,7 @@ class MoeBench {
 }  // namespace
 
 void add_bench_moe(CLI::App& bench, Session& session) {
-  auto options = std::make_shared<BenchMoeOptions>();
+  auto options = std::make_shared<MoeBenchOptions>();
   CLI::App* const app = bench.add_subcommand(
       "moe", "The fused expert-parallel layer under its schedules, and its products alone");
   app->add_flag("--json", session.console.json, "One JSON document on stdout");

@@ -182,6 +182,10 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
 
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing) {
+  if (layer.weights != shapes::WeightFormat::kW8A8)
+    return bad_input("no times of the fused kernel were measured for this format", "--weights",
+                     shapes::name(layer.weights),
+                     "w8a8, or a schedule given by name instead of auto");
   const auto [spec, traffic] = simulated_layer(layer, routing);
   return sim::set_up_fused_moe(profile, times, spec, traffic);
 }

@@ -13,7 +13,8 @@
 
 namespace xstage::cli {
 
-/// A layer and its routing, ready to be predicted.
+/// A layer and its routing, ready to be predicted. The times are those of the kernel in w8a8; other
+/// formats are an error.
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing);
 

@@ -221,6 +221,8 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
   console.document(document);
   print(console, p);
   print(console, simulated);
+  if (document["layer"].value("weights", "") == "bf16")
+    console.text("this project's kernel: not measured in bf16, so no time is predicted for it");
   if (!fused.is_null())
     console.text(
         fmt::format("this project's kernel: {}", fused["choice"]["reason"].get<std::string>()));
@@ -228,7 +230,7 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
 }
 
 /// What this project's kernel is expected to take, from its own measured times; null where it has
-/// no tiles for the layer, or the rate was given by the user.
+/// no tiles for the layer or was not measured in its format, or the rate was given by the user.
 json fused_plan(const PlanVerb& verb, const model::Profile& profile, const MoeLayer& layer,
                 const shapes::Routing& routing) {
   constexpr std::int64_t kColumns = 256, kDepth = 128;

@@ -27,13 +27,11 @@ std::optional<Error> in_range(const char* field, std::int64_t value, std::int64_
 /// Why the kernels cannot run: no driver, no GPU, too few of them, or none for this layer.
 std::optional<Error> why_not_cuda(int ranks, bool has_kernel) {
   const auto api = cuda::system_driver();
-  std::vector<int> gpus;
-  for (int rank = 0; rank < ranks; ++rank) gpus.push_back(rank);
   const cuda::NodeState node = cuda::look_around(*api);
   if (!node.why_no_gpu.empty())
     return Error{ErrorKind::kNoGpu, "no GPU to run the layer on: " + node.why_no_gpu, "--backend",
                  "cuda", "cpu; cuda on a machine with GPUs"};
-  if (auto error = cuda::why_not_calibrate(node, gpus)) {
+  if (auto error = cuda::why_not_ranks(node, ranks)) {
     error->what = "the layer cannot run on GPUs here: " + error->what;
     return error;
   }

@@ -320,8 +320,7 @@ class MoeRun {
       host.push_back({input.tokens, input.x.data(), input.experts.data(), input.weights.data()});
     auto opened = moe::open_host_layer(
         config,
-        {static_cast<const std::uint8_t*>(weights.w1.base()), weights.w1_scales.data(),
-         static_cast<const std::uint8_t*>(weights.w2.base()), weights.w2_scales.data()},
+        {weights.w1.base(), weights.w1_scales.data(), weights.w2.base(), weights.w2_scales.data()},
         host, static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000,
         static_cast<std::uint64_t>(options_.run.wait_limit_ms) * 1000000);
     if (!opened) return console_.fail(opened.error(), document_);

@@ -22,7 +22,8 @@ struct Squares {
   }
 };
 
-/// Linear-1 of one pair; where only groups' largest magnitudes are known, those.
+/// Linear-1 of one pair; where only groups' largest magnitudes are known, those; in bf16, which has
+/// no groups, what it was rounded to.
 void add_linear1(const layout::MoeLayout& layout, const MoeGroup::Middle& middle, std::size_t rank,
                  std::int64_t pair, const float* expected, Squares& sum) {
   const std::int64_t size = layout.config.intermediate, first = pair * size;
@@ -30,6 +31,12 @@ void add_linear1(const layout::MoeLayout& layout, const MoeGroup::Middle& middle
     for (std::int64_t i = first; i < first + size; ++i)
       sum.add(static_cast<double>(middle.linear1[rank][static_cast<std::size_t>(i)]),
               static_cast<double>(expected[i]));
+    return;
+  }
+  if (layout.intermediate_groups == 0) {
+    for (std::int64_t i = first; i < first + size; ++i)
+      sum.add(static_cast<double>(middle.quantised[rank][static_cast<std::size_t>(i)]),
+              static_cast<double>(bf16_to_float(float_to_bf16(expected[i]))));
     return;
   }
   for (std::int64_t group = 0; group < layout.intermediate_groups; ++group) {

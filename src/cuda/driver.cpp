@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 namespace xstage::cuda {
 namespace {
 
@@ -57,6 +59,34 @@ NodeState look_around(DriverApi& api) {
   return node;
 }
 
+namespace {
+
+/// Whether these GPUs can run the kernels, and reach each other.
+std::optional<Error> why_not_together(const NodeState& node, const std::vector<int>& used) {
+  for (const int i : used) {
+    const GpuState& gpu = node.gpus[static_cast<std::size_t>(i)];
+    if (gpu.mig)
+      return Error{ErrorKind::kUnsupported, "MIG instances cannot reach each other's memory",
+                   fmt::format("GPU {}", i), gpu.name + " with MIG on", "a GPU with MIG off"};
+    if (gpu.major != 9)
+      return Error{ErrorKind::kUnsupported, "the kernels are built for Hopper",
+                   fmt::format("GPU {}", i),
+                   fmt::format("{}, compute capability {}.{}", gpu.name, gpu.major, gpu.minor),
+                   "compute capability 9.0"};
+  }
+  for (const PairState& pair : node.pairs) {
+    bool both_used = false;
+    for (const int a : used)
+      for (const int b : used) both_used = both_used || (a == pair.from && b == pair.to);
+    if (both_used && !pair.peer_access)
+      return Error{ErrorKind::kUnsupported, "these two GPUs cannot reach each other: " + pair.why,
+                   "pair", fmt::format("{} -> {}", pair.from, pair.to), "a pair with peer access"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<Error> why_not_calibrate(const NodeState& node, const std::vector<int>& gpus) {
   if (!node.why_no_gpu.empty())
     return Error{ErrorKind::kNoGpu, "no GPU to calibrate: " + node.why_no_gpu, {}, {}, {}};
@@ -71,26 +101,17 @@ std::optional<Error> why_not_calibrate(const NodeState& node, const std::vector<
   if (used.size() < 2)
     return Error{ErrorKind::kUnsupported, "remote stores need two GPUs of one node", "GPUs",
                  std::to_string(used.size()), "2 or more, visible to this process"};
-  for (const int i : used) {
-    const GpuState& gpu = node.gpus[static_cast<std::size_t>(i)];
-    if (gpu.mig)
-      return Error{ErrorKind::kUnsupported, "MIG instances cannot reach each other's memory",
-                   fmt::format("GPU {}", i), gpu.name + " with MIG on", "a GPU with MIG off"};
-    if (gpu.major != 9)
-      return Error{ErrorKind::kUnsupported, "the probe kernels are built for Hopper",
-                   fmt::format("GPU {}", i),
-                   fmt::format("{}, compute capability {}.{}", gpu.name, gpu.major, gpu.minor),
-                   "compute capability 9.0"};
-  }
-  for (const PairState& pair : node.pairs) {
-    bool both_used = false;
-    for (const int a : used)
-      for (const int b : used) both_used = both_used || (a == pair.from && b == pair.to);
-    if (both_used && !pair.peer_access)
-      return Error{ErrorKind::kUnsupported, "these two GPUs cannot reach each other: " + pair.why,
-                   "pair", fmt::format("{} -> {}", pair.from, pair.to), "a pair with peer access"};
-  }
-  return std::nullopt;
+  return why_not_together(node, used);
+}
+
+std::optional<Error> why_not_ranks(const NodeState& node, int ranks) {
+  const int present = static_cast<int>(node.gpus.size());
+  if (ranks > present)
+    return Error{ErrorKind::kUnsupported, "fewer GPUs than ranks", "--ranks", std::to_string(ranks),
+                 fmt::format("1 to {}, a GPU a rank", present)};
+  std::vector<int> used(static_cast<std::size_t>(ranks));
+  std::iota(used.begin(), used.end(), 0);
+  return why_not_together(node, used);
 }
 
 }  // namespace xstage::cuda

@@ -75,6 +75,9 @@ NodeState look_around(DriverApi& api);
 /// another architecture, or a pair without peer access.
 std::optional<Error> why_not_calibrate(const NodeState& node, const std::vector<int>& gpus);
 
+/// Why rank r cannot run a kernel on GPU r, for all of `ranks`; the node has GPUs.
+std::optional<Error> why_not_ranks(const NodeState& node, int ranks);
+
 /// What the surroundings say about running in a container.
 struct Surroundings {
   bool container = false;

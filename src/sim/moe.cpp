@@ -233,11 +233,19 @@ void MoeRun::span(int rank, int sm, Role role, Activity activity, double start, 
 
 void MoeRun::next_tile(int rank, int sm) {
   Worker& worker = worker_at(rank, sm);
-  const bool more = std::visit([&](auto& tiles) { return tiles.next(worker.tile); }, *worker.tiles);
-  if (!more) {
+  const auto take = [&](MoeTile& tile) {
+    return std::visit([&](auto& tiles) { return tiles.next(tile); }, *worker.tiles);
+  };
+  if (worker.claimed) {
+    worker.tile = *worker.claimed;
+    worker.claimed.reset();
+  } else if (!take(worker.tile)) {
     worker.state = State::kDone;
     return;
   }
+  worker.waited = false;
+  if (kernel_.claims_ahead)
+    if (MoeTile tile; take(tile)) worker.claimed = tile;
   try_start(rank, sm);
 }
 
@@ -257,13 +265,15 @@ void MoeRun::try_start(int rank, int sm) {
   worker.state = State::kMath;
   worker.since = now_;
   const double math = tile.linear == Linear::kFirst ? kernel_.linear1_us : kernel_.linear2_us;
-  schedule_event(now_ + kernel_.fixed_us + math, EventKind::kMathEnd, rank, sm);
+  schedule_event(now_ + kernel_.fixed_us + math + (worker.waited ? kernel_.refill_us : 0),
+                 EventKind::kMathEnd, rank, sm);
 }
 
 void MoeRun::wait_on(int rank, int sm, Wait wait, std::int64_t row) {
   Worker& worker = worker_at(rank, sm);
   worker.state = State::kWaiting;
   worker.wait = wait;
+  worker.waited = true;
   worker.waits_for_row = row;
   worker.since = now_;
   worker.next_waiter = row_at(rank, row).waiters;

@@ -40,6 +40,8 @@ class MoeRun {
   struct Worker {
     std::optional<std::variant<Fixed, Claimed>> tiles;
     schedule::MoeTile tile;
+    std::optional<schedule::MoeTile> claimed;  // to come after it
+    bool waited = false;                       // before the tile
     State state = State::kMath;
     Wait wait = Wait::kNone;
     double since = 0;  // of the state

@@ -86,6 +86,22 @@ TEST(Driver, TwoGpusThatReachEachOther) {
   EXPECT_EQ(error->allowed, "0 to 1");
 }
 
+TEST(Driver, ALayerNeedsAGpuARank) {
+  FakeDriver driver;
+  driver.gpus = {hopper(0), hopper(1)};
+  const NodeState node = look_around(driver);
+  EXPECT_FALSE(why_not_ranks(node, 1));
+  EXPECT_FALSE(why_not_ranks(node, 2));
+  const auto few = why_not_ranks(node, 4);
+  ASSERT_TRUE(few);
+  EXPECT_EQ(few->kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(few->field, "--ranks");
+  driver.gpus[1].major = 8;
+  const NodeState other = look_around(driver);
+  EXPECT_FALSE(why_not_ranks(other, 1));
+  EXPECT_TRUE(why_not_ranks(other, 2));
+}
+
 TEST(Driver, FourAndEightGpusAreLookedAtPairByPair) {
   for (const int gpus : {4, 8}) {
     FakeDriver driver;

@@ -42,7 +42,9 @@ template <int kChain>
 __device__ void multiply(moe::TileShared& s, moe::Ring<kStages>& ring, int steps, const float* b0,
                          const float* b1, moe::Sums& sums) {
   if constexpr (kChain == 0) {
-    moe::multiply_tile(s, ring, steps, b0, b1, sums);
+    moe::WeightScales scales{{b0, b1}, steps, {}};
+    scales.load(0);
+    moe::multiply_tile(s, ring, scales, sums);
     return;
   }
   const int group = static_cast<int>(threadIdx.x / 128);
@@ -98,7 +100,8 @@ __global__ void __launch_bounds__(moe::kThreads, 1)
                     {blocks[0] * kHalfN, blocks[1] * kHalfN},
                     p.a_scales + row * steps * kBlockM,
                     steps,
-                    kBlockM});
+                    kBlockM},
+                   [] {});
   if (threadIdx.x >= 32 * moe::kMathWarps) return;
   moe::Sums sums;
   multiply<kChain>(s, ring, steps, p.b_scales + blocks[0] * steps, p.b_scales + blocks[1] * steps,

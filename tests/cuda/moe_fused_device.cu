@@ -28,6 +28,48 @@ void schedules(Bench& b) {
     }
 }
 
+void bf16_cases(int gpus, std::uint64_t seed) {
+  constexpr WeightFormat kBf16 = WeightFormat::kBf16;
+  {
+    Bench b({"one rank", 1, 512, 256, 4, 2, 100, kBf16}, seed);
+    b.balanced({100});
+    b.run();
+    b.compare(1);
+    schedules(b);
+  }
+  {
+    Bench b({"one expert in all", 1, 256, 128, 1, 1, 300, kBf16}, seed + 1, 1.5f);
+    b.balanced({300});
+    b.run();
+    b.compare(1);
+  }
+  if (gpus < 2) return;
+  {
+    Bench b({"two ranks, skipped slots", 2, 768, 384, 8, 3, 500, kBf16}, seed + 2);
+    b.balanced({437, 160}, 0.3);
+    b.run();
+    b.compare(1);
+    schedules(b);
+    b.run(true);
+    b.compare(1, true);
+    b.balanced({0, 333});
+    b.run();
+    b.compare(1);
+    b.route({500, 500}, [](int, std::int64_t, std::int32_t* ids, std::mt19937_64&) {
+      ids[0] = 6, ids[1] = 4, ids[2] = 5;
+    });
+    b.run();
+    b.compare(3);
+  }
+  {
+    Bench b({"deep", 2, 4096, 2048, 8, 2, 300, kBf16}, seed + 3);
+    b.balanced({300, 211});
+    b.run();
+    b.compare(7);
+    schedules(b);
+  }
+}
+
 void small_cases(int gpus, std::uint64_t seed) {
   {
     Bench b({"one rank", 1, 512, 256, 4, 2, 100}, seed);
@@ -161,6 +203,7 @@ int main(int argc, char** argv) {
   std::printf("seed %llu, %d GPUs\n", static_cast<unsigned long long>(seed), gpus);
   const std::string what = argc > 1 ? argv[1] : "--check";
   if (what == "--check") small_cases(gpus, seed);
+  if (what == "--check" || what == "--bf16") bf16_cases(gpus, seed);
   if (what == "--time") {
     Results results;
     times(std::min(gpus, 2), seed, argc > 2 ? argv[2] : "all", results);

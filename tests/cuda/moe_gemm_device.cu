@@ -30,6 +30,8 @@ __global__ void compare(moe::GroupedGemm g, int step, double* sums, float* worst
   const std::int64_t row = token / 128;
   if (token % 128 >= g.row_tokens[row]) return;
   const std::int64_t expert = g.row_expert[row], steps = g.k / 128;
+  const auto* const a = static_cast<const std::uint8_t*>(g.a);
+  const auto* const b = static_cast<const std::uint8_t*>(g.b);
   __shared__ double block_error, block_norm;
   if (threadIdx.x == 0) block_error = block_norm = 0;
   __syncthreads();
@@ -39,8 +41,8 @@ __global__ void compare(moe::GroupedGemm g, int step, double* sums, float* worst
     for (std::int64_t k = 0; k < steps; ++k) {
       float part = 0;
       for (int i = 0; i < 128; ++i)
-        part += from_e4m3(g.a[token * g.k + k * 128 + i]) *
-                from_e4m3(g.b[(expert * g.n + n) * g.k + k * 128 + i]);
+        part += from_e4m3(a[token * g.k + k * 128 + i]) *
+                from_e4m3(b[(expert * g.n + n) * g.k + k * 128 + i]);
       sum += part * g.a_scales[(row * steps + k) * 128 + token % 128] *
              g.b_scales[(expert * (g.n / 128) + n / 128) * steps + k];
     }
@@ -124,7 +126,7 @@ bool right(const Problem& p, int step, const char* name) {
 }
 
 void run(const Problem& p, int blocks) {
-  const auto done = moe::launch(p.g, blocks, nullptr);
+  const auto done = moe::launch<moe::W8a8>(p.g, blocks, nullptr);
   if (!done) {
     std::printf("FAILED %s\n", done.error().message().c_str());
     std::exit(1);

@@ -64,7 +64,9 @@ void many_launches(int ranks, int launches, std::uint64_t seed) {
                        {"8 experts, odd sizes", ranks, 768, 384, 8, 3, 333},
                        {"one expert a rank", ranks, 256, 128, ranks, 1, 500},
                        {"128 experts", ranks, 1024, 256, 128, 8, 96},
-                       {"lingbot-video", ranks, 2048, 768, 128, 8, 1536}};
+                       {"odd sizes in", ranks, 768, 384, 8, 3, 333, WeightFormat::kBf16},
+                       {"lingbot-video", ranks, 2048, 768, 128, 8, 1536},
+                       {"lingbot-video in", ranks, 2048, 768, 128, 8, 1536, WeightFormat::kBf16}};
   std::mt19937_64 random(seed);
   for (const Sizes& z : all) {
     Bench b(z, random());

@@ -13,11 +13,19 @@ struct AllWeights {
   std::int64_t hidden, intermediate, local;
 };
 
-/// One warp: the product of a token of floats in shared memory with a row of a weight matrix.
-__device__ inline float dot(const float* x, const std::uint8_t* codes, const float* scales,
-                            std::int64_t depth) {
+/// One warp: the product of a token of floats in shared memory with row `row` of a weight matrix,
+/// e4m3 with the scales of that row's blocks, or bf16 without.
+__device__ inline float dot(const float* x, const void* matrix, std::int64_t row,
+                            const float* scales, std::int64_t depth) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   float sum = 0;
+  if (scales == nullptr) {
+    const auto* const w = static_cast<const std::uint16_t*>(matrix) + row * depth;
+    for (std::int64_t k = lane; k < depth; k += 32) sum += x[k] * from_bf16(w[k]);
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return sum;
+  }
+  const auto* const codes = static_cast<const std::uint8_t*>(matrix) + row * depth;
   for (std::int64_t k = 0; k < depth; k += 128) {
     const uchar4 c = *reinterpret_cast<const uchar4*>(codes + k + 4 * lane);
     const float* const v = x + k + 4 * lane;
@@ -43,7 +51,7 @@ __device__ inline void quantise(float* values, std::int64_t count, float* magnit
   __syncthreads();
 }
 
-/// middle[pair][I], quantised values of Linear-1; largest[pair][I/128], the largest magnitude of
+/// middle[pair][I], Linear-1 as Linear-2 reads it; largest[pair][I/128], the largest magnitude of
 /// each group before quantisation. A block a pair.
 static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
                                          const std::int32_t* experts, const float* weights,
@@ -62,15 +70,18 @@ static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
       largest[blockIdx.x * (w.intermediate / 128) + g] = 0;
     return;
   }
-  quantise(values, w.hidden);
+  const bool bf16 = w.of[0].w1_scales == nullptr;
+  if (!bf16) quantise(values, w.hidden);
   const moe::RankWeights& r = w.of[expert / w.local];
   const std::int64_t e = expert % w.local, groups = w.hidden / 128;
   for (std::int64_t i = threadIdx.x / 32; i < w.intermediate; i += blockDim.x / 32) {
     float part[2];
     for (int up = 0; up < 2; ++up) {
       const std::int64_t row = i + up * w.intermediate;
-      part[up] = dot(values, r.w1 + (e * 2 * w.intermediate + row) * w.hidden,
-                     r.w1_scales + (e * 2 * w.intermediate / 128 + row / 128) * groups, w.hidden);
+      part[up] =
+          dot(values, r.w1, e * 2 * w.intermediate + row,
+              bf16 ? nullptr : r.w1_scales + (e * 2 * w.intermediate / 128 + row / 128) * groups,
+              w.hidden);
     }
     if (clamp > 0) {
       part[0] = fminf(part[0], clamp);
@@ -80,6 +91,11 @@ static __global__ void reference_linear1(AllWeights w, const std::uint16_t* x,
       out[i] = weights[pair] * (part[0] / (1.0f + expf(-part[0])) * part[1]);
   }
   __syncthreads();
+  if (bf16) {
+    for (std::int64_t i = threadIdx.x; i < w.intermediate; i += blockDim.x)
+      out[i] = from_bf16(to_bf16(out[i]));
+    return;
+  }
   quantise(out, w.intermediate, largest + blockIdx.x * (w.intermediate / 128));
 }
 
@@ -100,8 +116,10 @@ static __global__ void reference_linear2(AllWeights w, const std::int32_t* exper
   const moe::RankWeights& r = w.of[expert / w.local];
   const std::int64_t e = expert % w.local, groups = w.intermediate / 128;
   for (std::int64_t i = threadIdx.x / 32; i < w.hidden; i += blockDim.x / 32) {
-    const float sum = dot(values, r.w2 + (e * w.hidden + i) * w.intermediate,
-                          r.w2_scales + (e * (w.hidden / 128) + i / 128) * groups, w.intermediate);
+    const float sum = dot(
+        values, r.w2, e * w.hidden + i,
+        r.w2_scales == nullptr ? nullptr : r.w2_scales + (e * (w.hidden / 128) + i / 128) * groups,
+        w.intermediate);
     if (threadIdx.x % 32 == 0) out[i] = from_bf16(to_bf16(sum));
   }
 }
@@ -149,13 +167,20 @@ static __global__ void compare_values(const float* a, const float* b, std::int64
   atomicAdd(&errors[1], n);
 }
 
-/// What the kernel's Linear-2 read for a pair: codes times scale; and what the scales say of each
-/// group's largest value before quantisation. A block a pair; -1: nothing.
+/// What the kernel's Linear-2 read for a pair: codes times scale, or bf16; and what the scales say
+/// of each group's largest value before quantisation. A block a pair; -1: nothing.
 static __global__ void own_middle(layout::MoeLayout layout, const std::int64_t* places,
                                   void* const* workspaces, const std::int32_t* owners,
                                   float* middle, float* largest) {
   const std::int64_t place = places[blockIdx.x], count = layout.config.intermediate;
   void* const base = workspaces[owners[blockIdx.x] < 0 ? 0 : owners[blockIdx.x]];
+  if (layout.intermediate_groups == 0) {
+    const auto* const values =
+        reinterpret_cast<const std::uint16_t*>(layout.intermediate_token(base, place));
+    for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x)
+      middle[blockIdx.x * count + i] = place < 0 ? 0.0f : from_bf16(values[i]);
+    return;
+  }
   for (std::int64_t i = threadIdx.x; i < count; i += blockDim.x)
     middle[blockIdx.x * count + i] =
         place < 0

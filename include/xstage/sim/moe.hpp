@@ -39,14 +39,16 @@ enum class Fault : std::uint8_t { kNone, kLostLinear1Signal, kLostBufferRelease,
 struct MoeKernel {
   schedule::MoeTiling tiling;
   schedule::MoeSchedule schedule;
-  bool claimed = false;   ///< tiles are claimed one by one; else fixed strides
-  int workers = 0;        ///< SMs that compute; 0: all
-  double linear1_us = 0;  ///< math of a Linear-1 tile
+  bool claimed = false;       ///< tiles are claimed one by one; else fixed strides
+  bool claims_ahead = false;  ///< the next tile is claimed as soon as this one is taken up
+  int workers = 0;            ///< SMs that compute; 0: all
+  double linear1_us = 0;      ///< math of a Linear-1 tile
   double linear2_us = 0;
-  double fixed_us = 0;           ///< a tile
-  double signal_us = 0;          ///< from a row's last Linear-1 tile until other SMs see it
-  double piece_bytes = 256;      ///< a token's piece of a Linear-2 tile
-  int staging = 0;               ///< finished tiles that can wait for the link beside math
+  double fixed_us = 0;       ///< a tile
+  double signal_us = 0;      ///< from a row's last Linear-1 tile until other SMs see it
+  double refill_us = 0;      ///< until a tile's math has its first operands, where it had to wait
+  double piece_bytes = 256;  ///< a token's piece of a Linear-2 tile
+  int staging = 0;           ///< finished tiles that can wait for the link beside math
   std::vector<double> issue_us;  ///< T_iss0 of a tile with 0 … block_m filled rows
   double residual = 0;           ///< S of a tile whose rows are all remote; 0 for bulk stores
   std::int64_t buffers = 0;      ///< rows of Linear-1 output, used in a ring; 0: one for each row

@@ -128,7 +128,7 @@ class Dispatcher {
     if (tokens == 0) return;
     std::uint32_t left = tokens, to_issue = tokens;
     std::int32_t issue_at = 0;
-    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden);
+    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden * p_.layout.value_bytes);
     for (int i = 0; i < kAhead; ++i) issue(batch, to_issue, issue_at);
     float scales[2];
     load_scales(batch, left, scales);
@@ -165,7 +165,7 @@ class Dispatcher {
     const int from = __ffs(static_cast<int>(tokens)) - 1;
     const std::int32_t source = __shfl_sync(~0u, batch.source, from);
     const std::uint32_t token = __shfl_sync(~0u, batch.token, from);
-    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden);
+    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden * p_.layout.value_bytes);
     const std::uint32_t size = piece_bytes(bytes - at);
     if (lane_ == 0) {
       const int slot = static_cast<int>(issued_ % kPieces);

@@ -50,10 +50,12 @@ static __global__ void fill_scales(float* out, std::int64_t count, std::uint64_t
                        16777216.0f;
 }
 
-static __global__ void fill_bf16(std::uint16_t* out, std::int64_t count, std::uint64_t seed) {
+/// Normal values times `spread`.
+static __global__ void fill_bf16(std::uint16_t* out, std::int64_t count, std::uint64_t seed,
+                                 float spread = 1) {
   for (std::int64_t i = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x; i < count;
        i += std::int64_t{gridDim.x} * blockDim.x)
-    out[i] = to_bf16(normal(seed, static_cast<std::uint64_t>(i)));
+    out[i] = to_bf16(spread * normal(seed, static_cast<std::uint64_t>(i)));
 }
 
 }  // namespace xstage::moe

@@ -6,15 +6,17 @@
 
 #include <cstdint>
 
+#include "cuda/moe/format.cuh"
 #include "xstage/result.hpp"
 
 namespace xstage::moe {
 
-/// Row blocks of kBlockM tokens, each of one expert: out = a·bᵀ, scaled.
+/// Row blocks of kBlockM tokens, each of one expert: out = a·bᵀ, scaled. Operands in e4m3 with
+/// scales, or in bf16 without.
 struct GroupedGemm {
-  const std::uint8_t* a = nullptr;           ///< [rows·128][k] e4m3
+  const void* a = nullptr;                   ///< [rows·128][k]
   const float* a_scales = nullptr;           ///< [rows][k/128][128]
-  const std::uint8_t* b = nullptr;           ///< [experts][n][k] e4m3
+  const void* b = nullptr;                   ///< [experts][n][k]
   const float* b_scales = nullptr;           ///< [experts][n/128][k/128]
   std::uint16_t* out = nullptr;              ///< [rows·128][n] bf16
   const std::int32_t* row_expert = nullptr;  ///< [rows], device
@@ -26,6 +28,8 @@ struct GroupedGemm {
   std::int64_t k = 0;  ///< a multiple of 128
 };
 
+/// Compiled for W8a8 and PlainBf16.
+template <class Format>
 Result<bool> launch(const GroupedGemm& gemm, int blocks, cudaStream_t stream);
 
 }  // namespace xstage::moe

@@ -1,8 +1,10 @@
 #include "cuda/moe/host_layer.hpp"
 
+#include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "cuda/moe/gpu_memory.hpp"
@@ -13,6 +15,12 @@ namespace {
 
 float from_e4m3(std::uint8_t code) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+}
+
+float from_bf16(const std::uint8_t* value) {
+  std::uint16_t bits;
+  std::memcpy(&bits, value, sizeof bits);
+  return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
 class GpuHostLayer : public HostLayer {
@@ -125,16 +133,18 @@ class GpuHostLayer : public HostLayer {
     if (rows == 0) return true;
     const auto places = static_cast<std::size_t>(rows * c.block_m);
     std::vector<layout::RowOrigin> origins(places);
-    std::vector<std::uint8_t> codes(places * static_cast<std::size_t>(c.intermediate));
+    std::vector<std::uint8_t> values(places *
+                                     static_cast<std::size_t>(c.intermediate * at.value_bytes));
     std::vector<float> scales(places * static_cast<std::size_t>(at.intermediate_groups));
     void* const base = layer_->workspace(rank);
     XSTAGE_CUDA_TRY(cudaSetDevice(rank));
     XSTAGE_CUDA_TRY(cudaMemcpy(origins.data(), at.origin(base, 0),
                                places * sizeof(layout::RowOrigin), cudaMemcpyDeviceToHost));
-    XSTAGE_CUDA_TRY(cudaMemcpy(codes.data(), at.intermediate_token(base, 0), codes.size(),
+    XSTAGE_CUDA_TRY(cudaMemcpy(values.data(), at.intermediate_token(base, 0), values.size(),
                                cudaMemcpyDeviceToHost));
-    XSTAGE_CUDA_TRY(cudaMemcpy(scales.data(), at.intermediate_scales_of(base, 0, 0),
-                               scales.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    if (!scales.empty())
+      XSTAGE_CUDA_TRY(cudaMemcpy(scales.data(), at.intermediate_scales_of(base, 0, 0),
+                                 scales.size() * sizeof(float), cudaMemcpyDeviceToHost));
     std::int64_t row = 0;
     for (const std::int64_t count : tokens) {
       for (std::int64_t place = row * c.block_m; place < row * c.block_m + count; ++place) {
@@ -144,6 +154,12 @@ class GpuHostLayer : public HostLayer {
           return Error{ErrorKind::kCheckFailed, "a row of the pool has no origin", {}, {}, {}};
         const auto source = static_cast<std::size_t>(origin.source);
         const std::int64_t pair = origin.pair;
+        if (scales.empty()) {
+          for (std::int64_t i = 0; i < c.intermediate; ++i)
+            out.quantised[source][static_cast<std::size_t>(pair * c.intermediate + i)] =
+                from_bf16(values.data() + 2 * (place * c.intermediate + i));
+          continue;
+        }
         for (std::int64_t group = 0; group < at.intermediate_groups; ++group) {
           const float scale = scales[static_cast<std::size_t>(
               (place / c.block_m * at.intermediate_groups + group) * c.block_m +
@@ -154,7 +170,7 @@ class GpuHostLayer : public HostLayer {
           const std::int64_t first = group * at.intermediate_group;
           for (std::int64_t i = first; i < first + at.intermediate_group; ++i)
             out.quantised[source][static_cast<std::size_t>(pair * c.intermediate + i)] =
-                scale * from_e4m3(codes[static_cast<std::size_t>(place * c.intermediate + i)]);
+                scale * from_e4m3(values[static_cast<std::size_t>(place * c.intermediate + i)]);
         }
       }
       row += (count + c.block_m - 1) / c.block_m;
@@ -167,9 +183,16 @@ class GpuHostLayer : public HostLayer {
     constexpr std::int64_t kBlock = kScaleGroup * kScaleGroup;
     const std::int64_t local = c.experts_local(), first = rank * local;
     const std::int64_t w1 = 2 * c.intermediate * c.hidden, w2 = c.hidden * c.intermediate;
+    const std::int64_t bytes = activation_bytes(c.format);
+    const auto copy = [&](const void* from, std::int64_t count, const void*& to) {
+      return put(memory_.copy(rank, static_cast<const std::uint8_t*>(from) + first * count * bytes,
+                              local * count * bytes),
+                 to);
+    };
+    XSTAGE_TRY(copy(all.w1, w1, out.w1));
+    XSTAGE_TRY(copy(all.w2, w2, out.w2));
+    if (c.format == WeightFormat::kBf16) return true;
     const std::int64_t scales1 = w1 / kBlock, scales2 = w2 / kBlock;
-    XSTAGE_TRY(put(memory_.copy(rank, all.w1 + first * w1, local * w1), out.w1));
-    XSTAGE_TRY(put(memory_.copy(rank, all.w2 + first * w2, local * w2), out.w2));
     XSTAGE_TRY(
         put(memory_.copy(rank, all.w1_scales + first * scales1, local * scales1), out.w1_scales));
     return put(memory_.copy(rank, all.w2_scales + first * scales2, local * scales2), out.w2_scales);

@@ -13,9 +13,9 @@ namespace xstage::moe {
 
 /// Weights of all experts, as RankWeights has them for one rank's.
 struct HostWeights {
-  const std::uint8_t* w1 = nullptr;
+  const void* w1 = nullptr;
   const float* w1_scales = nullptr;
-  const std::uint8_t* w2 = nullptr;
+  const void* w2 = nullptr;
   const float* w2_scales = nullptr;
 };
 
@@ -35,8 +35,8 @@ struct HostOutput {
 struct HostMiddle {
   std::vector<std::vector<float>>
       quantised;  ///< [rank][tokens·k][I] as Linear-2 reads it, scales applied
-  std::vector<std::vector<float>>
-      largest;  ///< [rank][tokens·k][I/128] largest magnitude of a group before quantisation
+  std::vector<std::vector<float>> largest;  ///< [rank][tokens·k][I/128] largest magnitude of a
+                                            ///< group before quantisation; no groups in bf16
 };
 
 class HostLayer {

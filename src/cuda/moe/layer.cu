@@ -33,9 +33,9 @@ std::optional<Error> refuse(const char* what, const char* field, std::int64_t va
 std::optional<Error> check_sizes(const layout::MoeLayout& layout) {
   const layout::MoeConfig& c = layout.config;
   constexpr const char* kTiles = "the fused kernel has no such tile";
-  if (c.format != WeightFormat::kW8A8)
-    return bad_input("the fused kernel has no tiles for this format", "weights",
-                     c.format == WeightFormat::kBf16 ? "bf16" : "w4a8", "w8a8");
+  if (c.format != WeightFormat::kW8A8 && c.format != WeightFormat::kBf16)
+    return bad_input("the fused kernel has no tiles for this format", "weights", "w4a8",
+                     "w8a8, bf16");
   if (c.block_m != kBlockM) return refuse(kTiles, "block_m", c.block_m, std::to_string(kBlockM));
   if (c.block_n != kBlockN) return refuse(kTiles, "block_n", c.block_n, std::to_string(kBlockN));
   if (c.ranks > kMaxRanks)
@@ -220,7 +220,7 @@ Result<bool> RankLayer::make_maps(const RankWeights& weights) {
        kGroupRows, "intermediate"},
       {&maps_.w2, weights.w2, local * c.hidden, c.intermediate, kHalfN, "w2"}};
   for (const auto& w : wanted) {
-    const auto map = byte_map(w.data, w.rows, w.columns, w.box, w.name);
+    const auto map = byte_map(w.data, w.rows, w.columns * layout_.value_bytes, w.box, w.name);
     if (!map) return map.error();
     *w.map = *map;
   }
@@ -316,7 +316,9 @@ Result<bool> RankLayer::launch(const RankInput& input, cudaStream_t stream) {
   params.tokens = input.tokens;
   params.rank = rank_;
   XSTAGE_CUDA_TRY(cudaSetDevice(gpu_));
-  if (auto done = launch_fused(params, maps_, stream); !done) return done.error();
+  const bool bf16 = layout_.config.format == WeightFormat::kBf16;
+  const auto launch_format = bf16 ? launch_fused<PlainBf16> : launch_fused<W8a8>;
+  if (auto done = launch_format(params, maps_, stream); !done) return done.error();
   ++launches_;
   return true;
 }

@@ -15,11 +15,12 @@
 
 namespace xstage::moe {
 
-/// Weights of one rank's experts, in that rank's memory; no preparation is needed.
+/// Weights of one rank's experts, in that rank's memory; no preparation is needed. e4m3 with
+/// scales, or bf16 without, as the configuration's format says.
 struct RankWeights {
-  const std::uint8_t* w1 = nullptr;  ///< [E_l][2I][H] e4m3, gate rows before up rows
+  const void* w1 = nullptr;          ///< [E_l][2I][H], gate rows before up rows
   const float* w1_scales = nullptr;  ///< [E_l][2I/128][H/128]
-  const std::uint8_t* w2 = nullptr;  ///< [E_l][H][I] e4m3
+  const void* w2 = nullptr;          ///< [E_l][H][I]
   const float* w2_scales = nullptr;  ///< [E_l][H/128][I/128]
 };
 

@@ -17,8 +17,8 @@ __device__ __forceinline__ int first_row() {
   return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
 }
 
-/// 64×128 over one step of depth 128.
-__device__ __forceinline__ void multiply_step(float (&product)[64], std::uint64_t a,
+/// Begins 64×128 over one step of depth 128.
+__device__ __forceinline__ void begin_product(float (&product)[64], std::uint64_t a,
                                               std::uint64_t b) {
   ptx::hold_registers(product);
   ptx::wgmma_fence();
@@ -27,6 +27,9 @@ __device__ __forceinline__ void multiply_step(float (&product)[64], std::uint64_
   ptx::wgmma_m64n128k32_e4m3<true>(product, a + 4, b + 4);
   ptx::wgmma_m64n128k32_e4m3<true>(product, a + 6, b + 6);
   ptx::wgmma_commit();
+}
+
+__device__ __forceinline__ void end_product(float (&product)[64]) {
   ptx::wgmma_wait<0>();
   ptx::hold_registers(product);
 }
@@ -44,31 +47,68 @@ __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&produ
   }
 }
 
-/// All steps of a tile. `b_scales[h]`: the scales of half h, one a step.
-__device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring, int steps,
-                                              const float* b_scales0, const float* b_scales1,
-                                              Sums& sums) {
+/// The scales of a tile's weights, one a half and step; a lane has those of one step of 32. A warp
+/// loads them while the tile before it is staged, if it knows its next tile by then: the first
+/// product would be done before they come.
+struct WeightScales {
+  const float* of_half[2];  ///< [steps]
+  int steps;
+  float held[2];
+
+  __device__ __forceinline__ void load(int first) {
+    const int step = first + static_cast<int>(threadIdx.x % 32);
+    held[0] = step < steps ? __ldg(of_half[0] + step) : 0;
+    held[1] = step < steps ? __ldg(of_half[1] + step) : 0;
+  }
+  __device__ __forceinline__ float at(int half, int step) const {
+    return __shfl_sync(~0u, held[half], step & 31);
+  }
+};
+
+/// The same descriptor, known to be the same in all lanes.
+__device__ __forceinline__ std::uint64_t uniform(std::uint64_t descriptor) {
+  const std::uint32_t low = __shfl_sync(~0u, static_cast<std::uint32_t>(descriptor), 0);
+  return std::uint64_t{ptx::kSwizzledHighWord} << 32 | low;
+}
+
+/// All steps of a tile; `scales` holds those of its first 32.
+///
+/// Between two products the Tensor Core waits for this warpgroup, so as little as possible stands
+/// there: what a step needs is made while a product runs, and a step's place in the ring is known
+/// when this is compiled. Where it is not, each step copies 32 words of descriptors from lanes to
+/// where products read them.
+__device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring,
+                                              WeightScales& scales, Sums& sums) {
   const int group = static_cast<int>(threadIdx.x / 128);
-  const int row = group * kGroupRows + first_row();
+  const float* const a_scales = &s.a_scales[0][group * kGroupRows + first_row()];
+  const std::uint64_t first_a =
+      uniform(ptx::swizzled_descriptor(&s.a[0][group * kGroupRows * kBlockK], 16));
+  const std::uint64_t first_b = uniform(ptx::swizzled_descriptor(s.b[0][0], 16));
 #pragma unroll
   for (int i = 0; i < 64; ++i) sums.half[0][i] = sums.half[1][i] = 0;
-  float b0 = __ldg(b_scales0), b1 = __ldg(b_scales1);
-  for (int step = 0; step < steps; ++step) {
-    const int next = step + 1 < steps ? step + 1 : step;
-    const float next_b0 = __ldg(b_scales0 + next), next_b1 = __ldg(b_scales1 + next);
-    const int i = ring.index;
-    wait(&s.full[i], ring.parity);
-    const float a0 = s.a_scales[i][row], a1 = s.a_scales[i][row + 8];
-    const std::uint64_t a = ptx::swizzled_descriptor(&s.a[i][group * kGroupRows * kBlockK], 16);
-    float product[64];
-    multiply_step(product, a, ptx::swizzled_descriptor(s.b[i][0], 16));
-    add_scaled(sums.half[0], product, a0 * b0, a1 * b0);
-    multiply_step(product, a, ptx::swizzled_descriptor(s.b[i][1], 16));
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[i]);
-    add_scaled(sums.half[1], product, a0 * b1, a1 * b1);
-    ring.advance();
-    b0 = next_b0;
-    b1 = next_b1;
+  bool here = false;  // this step's boxes
+  for (int first = -ring.index; first < scales.steps; first += kStages) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      const int step = first + i;
+      if (step < 0 || step >= scales.steps) continue;
+      if (!here) wait(&s.full[i], ring.parity);
+      const std::uint64_t a = first_a + i * (sizeof(s.a[0]) >> 4);
+      const std::uint64_t b = first_b + i * (sizeof(s.b[0]) >> 4);
+      float product[64];
+      begin_product(product, a, b);
+      if (step > 0 && (step & 31) == 0) scales.load(step);
+      const float b0 = scales.at(0, step), b1 = scales.at(1, step);
+      const float a0 = a_scales[i * kBlockM], a1 = a_scales[i * kBlockM + 8];
+      end_product(product);
+      add_scaled(sums.half[0], product, a0 * b0, a1 * b0);
+      begin_product(product, a, b + (sizeof(s.b[0][0]) >> 4));
+      ring.advance();
+      here = ptx::mbarrier_test_wait(&s.full[(i + 1) % kStages], ring.parity);
+      end_product(product);
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[i]);
+      add_scaled(sums.half[1], product, a0 * b1, a1 * b1);
+    }
   }
 }
 

@@ -6,6 +6,16 @@
 
 namespace xstage::moe {
 
+/// Gate from above, up on both sides; 0: no clamp.
+__device__ __forceinline__ void clamp_sums(Sums& sums, float clamp) {
+  if (clamp <= 0) return;
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    sums.half[0][i] = fminf(sums.half[0][i], clamp);
+    sums.half[1][i] = fminf(fmaxf(sums.half[1][i], -clamp), clamp);
+  }
+}
+
 /// Turns gate (half 0) and up (half 1) of a thread's two rows into e4m3 codes in staging, as a
 /// swizzled box of 64 rows of 128 bytes, and returns the two rows' scales (the same in all four
 /// lanes of a row).
@@ -13,13 +23,7 @@ __device__ __forceinline__ float2 stage_swiglu(std::uint8_t* staging, Sums& sums
                                                float weight1, float clamp) {
   float* const gate = sums.half[0];
   float* const up = sums.half[1];
-  if (clamp > 0) {
-#pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      gate[i] = fminf(gate[i], clamp);
-      up[i] = fminf(fmaxf(up[i], -clamp), clamp);
-    }
-  }
+  clamp_sums(sums, clamp);
   float largest0 = 0, largest1 = 0;
 #pragma unroll
   for (int j = 0; j < 64; j += 4) {

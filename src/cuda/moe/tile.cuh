@@ -39,6 +39,9 @@ static_assert(kMathRegisters * 32 * kMathWarps + kFrontRegisters * 32 * kFrontWa
 /// A staged row of 256 bf16 values, and 16 bytes so that eight rows lie in different banks.
 inline constexpr int kStagedRowBytes = 2 * kBlockN + 16;
 
+/// A box of a warpgroup's tokens, as Linear-1 stores its result.
+inline constexpr int kBoxBytes = kGroupRows * kBlockK;
+
 enum class TaskKind : std::int32_t { kEnd, kLinear1, kLinear2 };
 
 /// What the loader tells the other roles about the tile whose steps come next.
@@ -123,6 +126,11 @@ __device__ inline void put_task(TileShared& s, Ring<kTasks>& ring, const TileTas
   s.tasks[ring.index] = task;
   ptx::mbarrier_arrive(&s.task_full[ring.index]);
   ring.advance();
+}
+
+/// Whether take_task() would not wait; each warp for itself.
+__device__ __forceinline__ bool task_is_there(TileShared& s, const Ring<kTasks>& ring) {
+  return __all_sync(~0u, ptx::mbarrier_test_wait(&s.task_full[ring.index], ring.parity));
 }
 
 /// The other side; whole warps.

@@ -130,6 +130,7 @@ class GpuTimedLayer : public TimedLayer {
 
   Result<std::array<std::vector<double>, 2>> time_products(int launches) override {
     const layout::MoeConfig& c = layout().config;
+    const bool bf16 = c.format == WeightFormat::kBf16;
     std::vector<GroupedGemm> gemms;
     XSTAGE_TRY(ensure_products());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -146,10 +147,10 @@ class GpuTimedLayer : public TimedLayer {
         g.experts = at.experts_local;
         g.n = linear == 0 ? 2 * c.intermediate : c.hidden;
         g.k = linear == 0 ? c.hidden : c.intermediate;
-        g.a = reinterpret_cast<const std::uint8_t*>(linear == 0 ? at.pool_token(base, 0)
-                                                                : at.intermediate_token(base, 0));
-        g.a_scales =
-            linear == 0 ? at.pool_scales_of(base, 0, 0) : at.intermediate_scales_of(base, 0, 0);
+        g.a = linear == 0 ? at.pool_token(base, 0) : at.intermediate_token(base, 0);
+        if (!bf16)
+          g.a_scales =
+              linear == 0 ? at.pool_scales_of(base, 0, 0) : at.intermediate_scales_of(base, 0, 0);
         g.b = linear == 0 ? ranks_[r].weights.w1 : ranks_[r].weights.w2;
         g.b_scales = linear == 0 ? ranks_[r].weights.w1_scales : ranks_[r].weights.w2_scales;
         g.out = ranks_[r].products;
@@ -159,7 +160,9 @@ class GpuTimedLayer : public TimedLayer {
                                 [&]() -> Result<bool> {
                                   for (std::size_t r = 0; r < ranks_.size(); ++r) {
                                     XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
-                                    XSTAGE_TRY(moe::launch(gemms[r], c.workers, streams_[r]));
+                                    const auto launch =
+                                        bf16 ? moe::launch<PlainBf16> : moe::launch<W8a8>;
+                                    XSTAGE_TRY(launch(gemms[r], c.workers, streams_[r]));
                                   }
                                   return true;
                                 }),
@@ -180,6 +183,7 @@ class GpuTimedLayer : public TimedLayer {
       for (const std::int64_t tokens : rank.expert_tokens) own += tokens;
       pairs = std::max(pairs, own);
     }
+    if (pairs == 0) return Times();  // a matrix without rows
     pairs = (pairs + 15) / 16 * 16;
     const layout::MoeLayout& at = layout();
     std::array<std::vector<double>, 2> out;
@@ -190,6 +194,7 @@ class GpuTimedLayer : public TimedLayer {
         void* const base = layer_->workspace(static_cast<int>(r));
         XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
         DenseGemm g;
+        g.bf16 = c.format == WeightFormat::kBf16;
         g.m = pairs;
         g.n = linear == 0 ? 2 * c.intermediate : c.hidden;
         g.k = linear == 0 ? c.hidden : c.intermediate;
@@ -232,16 +237,22 @@ class GpuTimedLayer : public TimedLayer {
 
   Result<bool> make_rank(int gpu, const layout::MoeConfig& c, std::uint64_t seed, Rank& rank) {
     const std::int64_t local = c.experts_local(), h = c.hidden, i = c.intermediate;
-    const auto codes = [&](std::int64_t count, std::uint64_t stream,
-                           const std::uint8_t*& to) -> Result<bool> {
-      const auto p = memory_.allocate<std::uint8_t>(gpu, count);
+    const bool bf16 = c.format == WeightFormat::kBf16;
+    const auto values = [&](std::int64_t count, std::uint64_t stream, std::int64_t depth,
+                            const void*& to) -> Result<bool> {
+      const auto p = memory_.allocate<std::uint8_t>(gpu, count * activation_bytes(c.format));
       if (!p) return p.error();
-      fill_codes<<<2048, 256>>>(*p, count, seed + stream, 60.0f);
+      if (bf16)
+        fill_bf16<<<2048, 256>>>(reinterpret_cast<std::uint16_t*>(*p), count, seed + stream,
+                                 2.0f / std::sqrt(static_cast<float>(depth)));
+      else
+        fill_codes<<<2048, 256>>>(*p, count, seed + stream, 60.0f);
       to = *p;
       return true;
     };
     const auto scales = [&](std::int64_t count, std::uint64_t stream, std::int64_t depth,
                             const float*& to) -> Result<bool> {
+      if (bf16) return true;
       const auto p = memory_.allocate<float>(gpu, count);
       if (!p) return p.error();
       const float about = 2.0f / std::sqrt(static_cast<float>(depth)) / 60;
@@ -249,8 +260,8 @@ class GpuTimedLayer : public TimedLayer {
       to = *p;
       return true;
     };
-    XSTAGE_TRY(codes(local * 2 * i * h, 0, rank.weights.w1));
-    XSTAGE_TRY(codes(local * h * i, 1, rank.weights.w2));
+    XSTAGE_TRY(values(local * 2 * i * h, 0, h, rank.weights.w1));
+    XSTAGE_TRY(values(local * h * i, 1, i, rank.weights.w2));
     XSTAGE_TRY(scales(local * (2 * i / 128) * (h / 128), 2, h, rank.weights.w1_scales));
     XSTAGE_TRY(scales(local * (h / 128) * (i / 128), 3, i, rank.weights.w2_scales));
     XSTAGE_TRY(put(memory_.allocate<std::uint16_t>(gpu, c.capacity * h), rank.x));

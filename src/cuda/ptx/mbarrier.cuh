@@ -53,4 +53,19 @@ __device__ __forceinline__ bool mbarrier_try_wait(std::uint64_t* barrier, std::u
   return done != 0;
 }
 
+/// The same without waiting, however shortly.
+__device__ __forceinline__ bool mbarrier_test_wait(std::uint64_t* barrier, std::uint32_t parity) {
+  std::uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace xstage::ptx

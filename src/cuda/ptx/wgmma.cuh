@@ -40,15 +40,16 @@ __device__ __forceinline__ void hold_registers(std::uint32_t (&r)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(r[i])::"memory");
 }
 
+/// High word of the descriptors below: 128-byte swizzle, atoms of 1024 bytes.
+inline constexpr std::uint32_t kSwizzledHighWord = 1u << 30 | 1024 >> 4;
+
 /// Descriptor of a tile in shared memory with 128-byte swizzle: rows of 128 bytes, 8 of them an
 /// atom of 1024 bytes, atoms behind each other. `tile` is aligned to 1024 bytes.
 /// `chunk_bytes` is the distance between two 64-column halves; only MN-major operands use it.
 __device__ __forceinline__ std::uint64_t swizzled_descriptor(const void* tile,
                                                              std::uint32_t chunk_bytes) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(tile));
-  constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kAtomBytes = 1024;
-  return kSwizzle128 | (kAtomBytes >> 4) << 32 |
+  return std::uint64_t{kSwizzledHighWord} << 32 |
          static_cast<std::uint64_t>(chunk_bytes >> 4) << 16 | ((address & 0x3ffff) >> 4);
 }
 

@@ -9,20 +9,37 @@
 //
 // Only the prologue, the loader and the last step wait for other blocks or ranks; such a wait ends
 // at its limit or when another rank stops, the loader then ends the tasks, and every role leaves.
+//
+// Each format is compiled in a file of its own.
+#pragma once
+
 #include "cuda/moe/combine.cuh"
 #include "cuda/moe/dispatch.cuh"
+#include "cuda/moe/format.cuh"
 #include "cuda/moe/fused_launch.hpp"
 #include "cuda/moe/loader.cuh"
 #include "cuda/moe/mechanism.cuh"
+#include "cuda/moe/product_bf16.cuh"
 #include "cuda/moe/prologue.cuh"
+#include "cuda/moe/push_bf16.cuh"
 #include "cuda/moe/swiglu.cuh"
+#include "cuda/moe/swiglu_bf16.cuh"
 #include "cuda/probe/check.cuh"
 #include "xstage/schedule/moe.hpp"
 
 namespace xstage::moe {
-namespace {
+
+/// Rounds of this rank's tokens to wherever they are needed.
+template <class Format>
+__device__ __forceinline__ void push(const FusedParams& p, std::int64_t first, std::int64_t last) {
+  if constexpr (Format::kScaled)
+    push_tokens(p, first, last);
+  else
+    push_values(p, first, last);
+}
 
 /// From the launch's epoch to the tables of what comes here. False: a wait ended early.
+template <class Format>
 __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& tables) {
   cuda::DevicePolicy policy;
   const auto worker = static_cast<std::int32_t>(blockIdx.x);
@@ -52,7 +69,7 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
   // be done before them, and the routes are what everybody waits for.
   const std::int64_t rounds = p.tokens / (std::int64_t{kPushThreads / 32} * gridDim.x);
   const std::int64_t early = rounds > 2 ? 1 : 0;
-  if (threadIdx.x < kPushThreads) push_tokens(p, 0, early);
+  if (threadIdx.x < kPushThreads) push<Format>(p, 0, early);
   bool good = threadIdx.x != 0 || signals.wait_cleared();
   if (!__syncthreads_and(good)) return false;
   if (threadIdx.x == 0) mark(p, Mark::kCounted);
@@ -71,7 +88,7 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
       for (std::int32_t to = worker; good && to < ranks; to += workers) signals.publish(to, [] {});
     }
   } else {
-    push_tokens(p, early, rounds + 1);
+    push<Format>(p, early, rounds + 1);
     ptx::named_barrier_sync(kPushBarrier, kPushThreads);
     if (threadIdx.x >= kReaders) {
       if (threadIdx.x == kReaders) {
@@ -106,14 +123,16 @@ __device__ bool run_prologue(const FusedParams& p, BlockShared& s, RouteTables& 
 }
 
 /// Walks this block's tiles: waits for what a tile needs, then fetches its steps. One thread.
-__device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockShared& s,
-                           const RouteTables& tables) {
+__device__ inline void run_loader(const FusedParams& p, const FusedMaps& maps, BlockShared& s,
+                                  const RouteTables& tables) {
   cuda::DevicePolicy policy;
   Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
   Ring<kTasks> tasks;
   Ring<kStages> stages;
   const auto hidden = static_cast<std::int32_t>(p.layout.config.hidden);
   const auto intermediate = static_cast<std::int32_t>(p.layout.config.intermediate);
+  const auto value_bytes = static_cast<std::int32_t>(p.layout.value_bytes);
+  const bool scaled = p.layout.hidden_groups > 0;
   const schedule::MoeOrder order(p.layout.tiling, p.layout.config.schedule, tables.tokens,
                                  static_cast<std::int32_t>(p.layout.experts_local));
   // Tiles are claimed, not dealt out: dealt out, blocks drift apart by whole tiles, and the rows of
@@ -126,7 +145,6 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
   std::uint64_t position = blockIdx.x;
   std::uint64_t waited[2] = {0, 0};
   for (schedule::MoeTile tile; tiles.take(position, tile);) {
-    position = claim();  // of the next tile, now, so that the answer is here when it is needed
     const bool first = tile.linear == schedule::Linear::kFirst;
     const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
     if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
@@ -146,17 +164,18 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
       source.b = &maps.w1;
       source.row_b[0] = tile.expert * 2 * intermediate + tile.column * kHalfN;
       source.row_b[1] = source.row_b[0] + intermediate;
-      source.a_scales = p.layout.pool_scales_of(p.workspace, tile.row, 0);
-      source.steps = hidden / kBlockK;
+      source.a_scales = scaled ? p.layout.pool_scales_of(p.workspace, tile.row, 0) : nullptr;
+      source.steps = hidden * value_bytes / kBlockK;
     } else {
       source.a = half ? &maps.intermediate_half : &maps.intermediate;
       source.b = &maps.w2;
       source.row_b[0] = tile.expert * hidden + tile.column * kBlockN;
       source.row_b[1] = source.row_b[0] + kHalfN;
-      source.a_scales = p.layout.intermediate_scales_of(p.workspace, tile.row, 0);
-      source.steps = intermediate / kBlockK;
+      source.a_scales =
+          scaled ? p.layout.intermediate_scales_of(p.workspace, tile.row, 0) : nullptr;
+      source.steps = intermediate * value_bytes / kBlockK;
     }
-    load_tile(s.tiles, stages, source);
+    load_tile(s.tiles, stages, source, [&] { position = claim(); });
   }
   put_task(s.tiles, tasks, {});
   if (p.marks == nullptr) return;
@@ -167,60 +186,83 @@ __device__ void run_loader(const FusedParams& p, const FusedMaps& maps, BlockSha
 }
 
 /// Products, and what follows them in registers. A math warpgroup.
+template <class Format>
 __device__ void run_math(const FusedParams& p, BlockShared& s) {
   const int group = static_cast<int>(threadIdx.x / 128);
-  const auto hidden_steps = static_cast<int>(p.layout.config.hidden / kBlockK);
-  const auto intermediate_steps = static_cast<int>(p.layout.config.intermediate / kBlockK);
+  constexpr int kStepValues = kBlockK / Format::kValueBytes;
+  const auto hidden_steps = static_cast<int>(p.layout.config.hidden / kStepValues);
+  const auto intermediate_steps = static_cast<int>(p.layout.config.intermediate / kStepValues);
   Ring<kTasks> tasks;
   Ring<kStages> stages;
   std::uint32_t staging_parity = 0;
   Stopwatch staging;
-  for (;;) {
-    const TileTask task = take_task(s.tiles, tasks);
-    if (task.kind == TaskKind::kEnd) break;
-    const bool first = task.kind == TaskKind::kLinear1;
-    const int steps = first ? hidden_steps : intermediate_steps;
+  TileTask task;
+  WeightScales scales;
+  float weight0 = 0, weight1 = 0;
+  // Blocks of 128 weight rows: W1 has 2I/128, first gate then up; W2 has H/128.
+  const auto take = [&] {
+    task = take_task(s.tiles, tasks);
+    scales.steps = 0;
+    if (task.kind == TaskKind::kLinear1) {
+      scales.steps = hidden_steps;
+      const std::int64_t first = std::int64_t{task.expert} * 2 * intermediate_steps + task.column;
+      scales.of_half[0] = p.w1_scales + first * hidden_steps;
+      scales.of_half[1] = scales.of_half[0] + intermediate_steps * hidden_steps;
+    } else if (task.kind == TaskKind::kLinear2) {
+      scales.steps = intermediate_steps;
+      const std::int64_t first = std::int64_t{task.expert} * hidden_steps + 2 * task.column;
+      scales.of_half[0] = p.w2_scales + first * intermediate_steps;
+      scales.of_half[1] = scales.of_half[0] + intermediate_steps;
+    }
+    if constexpr (Format::kScaled) scales.load(0);
+  };
+  take();
+  while (task.kind != TaskKind::kEnd) {
     if (task.tokens <= group * kGroupRows) {
-      skip_tile(s.tiles, stages, steps);
+      skip_tile(s.tiles, stages, scales.steps);
+      take();
       continue;
     }
-    // Blocks of 128 weight rows: W1 has 2I/128, first gate then up; W2 has H/128.
-    const int block0 = first ? task.column : 2 * task.column;
-    const int block1 = first ? intermediate_steps + task.column : block0 + 1;
-    const float* const b_scales =
-        first ? p.w1_scales + std::int64_t{task.expert} * 2 * intermediate_steps * steps
-              : p.w2_scales + std::int64_t{task.expert} * hidden_steps * steps;
-    const std::int64_t place = task.row * kBlockM + group * kGroupRows + first_row();
-    float weight0 = 0, weight1 = 0;
+    const bool first = task.kind == TaskKind::kLinear1;
     if (first) {
+      const std::int64_t place = task.row * kBlockM + group * kGroupRows + first_row();
       weight0 = __ldcg(&p.layout.origin(p.workspace, place)->weight);
       weight1 = __ldcg(&p.layout.origin(p.workspace, place + 8)->weight);
     }
     Sums sums;
-    multiply_tile(s.tiles, stages, steps, b_scales + block0 * steps, b_scales + block1 * steps,
-                  sums);
+    if constexpr (Format::kScaled)
+      multiply_tile(s.tiles, stages, scales, sums);
+    else
+      multiply_tile_bf16(s.tiles, stages, scales.steps, sums);
+    // The next task, if it is there; it may wait for what is staged now.
+    const bool next = task_is_there(s.tiles, tasks);
+    if (next) take();
     staging.begin();
     wait_staging_free(s.tiles, group, staging_parity);
     staging.end();
     staging_parity ^= 1;
-    if (first) {
-      const float2 scales = stage_swiglu(s.tiles.staging[group], sums, weight0, weight1,
-                                         p.layout.config.activation.clamp);
+    std::uint8_t* const to = s.tiles.staging[group];
+    const float clamp = p.layout.config.activation.clamp;
+    if (!first) {
+      stage_bf16(to, sums);
+    } else if constexpr (Format::kScaled) {
+      const float2 of_codes = stage_swiglu(to, sums, weight0, weight1, clamp);
       if (threadIdx.x % 4 == 0) {
-        float* const to = &s.tiles.staged_scales[group][first_row()];
-        to[0] = scales.x;
-        to[8] = scales.y;
+        s.tiles.staged_scales[group][first_row()] = of_codes.x;
+        s.tiles.staged_scales[group][first_row() + 8] = of_codes.y;
       }
     } else {
-      stage_bf16(s.tiles.staging[group], sums);
+      stage_swiglu_bf16(to, sums, weight0, weight1, clamp);
     }
     hand_staged(s.tiles, group);
+    if (!next) take();
   }
   if (threadIdx.x == 0) staging.write(p, Mark::kWaitedStaging);
 }
 
-/// Linear-1: codes and scales to the workspace. Whole warp; the first store warp counts the tile
-/// once the second one has stored its half.
+/// Linear-1: its result to the workspace. Whole warp; the first store warp counts the tile once the
+/// second one has stored its half.
+template <class Format>
 __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreState& state,
                                    const FusedMaps& maps, const TileTask& task, int slot,
                                    RankSignals& signals) {
@@ -228,11 +270,14 @@ __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreSt
   wait_staged(t, state);
   if (threadIdx.x % 32 != 0) return;
   const int first = state.group * kGroupRows;
-  ptx::tensor_store(
-      &maps.intermediate_half, t.staging[state.group],
-      {task.column * kHalfN, static_cast<std::int32_t>(task.row) * kBlockM + first, 0, 0, 0});
-  ptx::bulk_store(p.layout.intermediate_scales_of(p.workspace, task.row, task.column) + first,
-                  t.staged_scales[state.group], sizeof(t.staged_scales[0]));
+#pragma unroll
+  for (int box = 0; box < Format::kValueBytes; ++box)
+    ptx::tensor_store(&maps.intermediate_half, t.staging[state.group] + box * kBoxBytes,
+                      {(task.column * Format::kValueBytes + box) * kBlockK,
+                       static_cast<std::int32_t>(task.row) * kBlockM + first, 0, 0, 0});
+  if constexpr (Format::kScaled)
+    ptx::bulk_store(p.layout.intermediate_scales_of(p.workspace, task.row, task.column) + first,
+                    t.staged_scales[state.group], sizeof(t.staged_scales[0]));
   ptx::bulk_commit();
   ptx::bulk_wait_source();
   ptx::mbarrier_arrive(&t.staging_free[state.group]);
@@ -263,9 +308,9 @@ struct Uncounted {
 };
 
 /// Linear-2: row pieces to the owners of their tokens. Whole warp.
-__device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
-                              const TileTask& task, Uncounted& uncounted, Signals& signals,
-                              Stopwatch& issue, Stopwatch& read) {
+__device__ inline void store_combine(const FusedParams& p, BlockShared& s, StoreState& state,
+                                     const TileTask& task, Uncounted& uncounted, Signals& signals,
+                                     Stopwatch& issue, Stopwatch& read) {
   std::uint32_t sources = 0;  // of this lane's two rows, a byte each; rank + 1, or 0 for no row
   store_rows(
       s.tiles, state, task.tokens,
@@ -289,6 +334,7 @@ __device__ void store_combine(const FusedParams& p, BlockShared& s, StoreState& 
   }
 }
 
+template <class Format>
 __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShared& s, int group) {
   cuda::DevicePolicy policy;
   Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));
@@ -304,7 +350,7 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
     if (task.kind == TaskKind::kEnd) break;
     if (task.tokens <= group * kGroupRows) continue;
     if (task.kind == TaskKind::kLinear1)
-      store_intermediate(p, s, state, maps, task, slot, rank_signals);
+      store_intermediate<Format>(p, s, state, maps, task, slot, rank_signals);
     else
       store_combine(p, s, state, task, uncounted, signals, issue, read);
     __syncwarp();
@@ -320,12 +366,13 @@ __device__ void run_store(const FusedParams& p, const FusedMaps& maps, BlockShar
 /// All warps of a warpgroup, between two changes of its registers: a warp that comes to the second
 /// one while another has yet to execute the first is undefined behaviour. The idle front warp, and
 /// all warps of a block without tiles, would come to it at once; some launches then never ended.
-__device__ void meet_warpgroup() {
+__device__ inline void meet_warpgroup() {
   constexpr int kFirstBarrier = 3;  // those before are the prologue's
   static_assert(kPushBarrier < kFirstBarrier && kReadBarrier < kFirstBarrier);
   ptx::named_barrier_sync(kFirstBarrier + static_cast<int>(threadIdx.x / 128), 128);
 }
 
+template <class Format>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_moe(const __grid_constant__ FusedParams p, const __grid_constant__ FusedMaps maps) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
@@ -335,21 +382,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     init_barriers(s.tiles);
   }
-  if (!run_prologue(p, s, tables)) return;
+  if (!run_prologue<Format>(p, s, tables)) return;
   if (!dispatch(p, tables, s, wait_context(p, s.epoch))) return;
   if (threadIdx.x == 0) mark(p, Mark::kDispatched);
 
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp < kMathWarps) {
     ptx::set_registers_up<kMathRegisters>();
-    run_math(p, s);
+    run_math<Format>(p, s);
     meet_warpgroup();
     ptx::set_registers_down<kLaunchRegisters>();
   } else {
     ptx::set_registers_down<kFrontRegisters>();
     if (warp == kMathWarps && threadIdx.x % 32 == 0) run_loader(p, maps, s, tables);
     const int store = warp - kMathWarps - 1;
-    if (store >= 0 && store < kMathGroups) run_store(p, maps, s, store);
+    if (store >= 0 && store < kMathGroups) run_store<Format>(p, maps, s, store);
     __syncwarp();
     meet_warpgroup();
     ptx::set_registers_up<kLaunchRegisters>();
@@ -371,13 +418,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) mark(p, Mark::kEnd);
 }
 
-}  // namespace
-
+template <class Format>
 Result<bool> launch_fused(const FusedParams& params, const FusedMaps& maps, cudaStream_t stream) {
   const auto bytes = static_cast<std::size_t>(
       block_shared_bytes(params.layout.config.ranks, params.layout.experts_local));
-  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(fused_moe, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       static_cast<int>(bytes)));
+  XSTAGE_CUDA_TRY(cudaFuncSetAttribute(
+      fused_moe<Format>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   cudaLaunchAttribute cooperative{};
   cooperative.id = cudaLaunchAttributeCooperative;  // all blocks resident, or an error
   cooperative.val.cooperative = 1;
@@ -388,7 +434,7 @@ Result<bool> launch_fused(const FusedParams& params, const FusedMaps& maps, cuda
   config.stream = stream;
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  XSTAGE_CUDA_TRY(cudaLaunchKernelEx(&config, fused_moe, params, maps));
+  XSTAGE_CUDA_TRY(cudaLaunchKernelEx(&config, fused_moe<Format>, params, maps));
   return true;
 }
 

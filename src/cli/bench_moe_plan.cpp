@@ -1,0 +1,106 @@
+#include "cli/bench_moe_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace xstage::cli {
+namespace {
+
+/// Layers of the tables, by name.
+constexpr const char* kSeven[] = {"lingbot-video",  "qwen3.5-397b", "hy3",
+                                  "mimo-v2.5",      "glm-5",        "deepseek-v4-flash",
+                                  "deepseek-v4-pro"};
+
+}  // namespace
+
+Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
+  MoeBenchPlan plan;
+  for (const std::int64_t lead : options.leads)
+    if (lead < 1 || lead > (std::int64_t{1} << 40))
+      return bad_input("a lead is out of range", "--lead", fmt::format("{}", lead), "1 to 2^40");
+  if (options.launches < 0 || options.launches > 64)
+    return bad_input("the launches are out of range", "--launches",
+                     fmt::format("{}", options.launches), "1 to 64");
+  if (options.dispatch == "per-slot")
+    plan.ways = {layout::MoeDispatch::kPerSlot};
+  else if (options.dispatch == "both")
+    plan.ways.push_back(layout::MoeDispatch::kPerSlot);
+  else if (options.dispatch != "per-rank")
+    return bad_input("no such way of dispatch", "--dispatch", options.dispatch,
+                     "per-rank, per-slot, both");
+  const auto add = [&](const char* shape, const char* routing,
+                       std::int64_t tokens) -> Result<bool> {
+    MoeLayerOptions one = options.layer;
+    one.shape = shape;
+    one.routing = routing;
+    one.tokens = tokens;
+    if (options.table == "ep8") one.ranks = 8;
+    auto layer = resolve(one);
+    if (!layer) return layer.error();
+    plan.layers.push_back(*layer);
+    return true;
+  };
+  if (options.table == "peers") {
+    for (const char* shape : kSeven)
+      for (const std::int64_t tokens : {8192, 1024})
+        if (std::string_view(shape) != "mimo-v2.5")
+          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+    plan.leads = {16, 64};
+    plan.launches = 15;
+    plan.cold = plan.cublas = plan.both_ways = true;
+  } else if (options.table == "ep8") {
+    for (const char* shape : {"deepseek-v4-flash", "deepseek-v4-pro"})
+      for (const std::int64_t tokens : {512, 1024, 2048, 4096, 8192})
+        if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+    plan.leads = {16, 64};
+    plan.launches = 15;
+    plan.cold = true;
+  } else if (options.table == "mechanism") {
+    for (const char* shape : {"lingbot-video", "qwen3.5-397b", "deepseek-v4-flash"})
+      for (const char* routing : {"balanced", "remote:0.875"})
+        if (const auto done = add(shape, routing, 8192); !done) return done.error();
+    plan.leads = {16, 64};
+    plan.phases_of_all = true;
+  } else if (options.table == "sweep") {
+    for (const char* shape : kSeven)
+      for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
+        for (const std::int64_t tokens : {2048, 8192, 16384})
+          if (const auto done = add(shape, routing, tokens); !done) return done.error();
+    plan.leads = {1, 4, 16, 64};
+  } else if (options.table == "kernel") {
+    // None of the sizes of the other tables.
+    for (const char* shape : kSeven)
+      for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
+        for (const std::int64_t tokens : {896, 3072, 6144, 12288, 20480})
+          if (const auto done = add(shape, routing, tokens); !done) return done.error();
+    plan.leads = {1, 4, 16, 64};
+    plan.launches = 6;
+    plan.predicted = false;
+  } else if (options.table.empty()) {
+    auto layer = resolve(options.layer);
+    if (!layer) return layer.error();
+    plan.layers.push_back(*layer);
+    plan.leads = {4, 16, 64};
+    plan.launches = 15;
+    plan.cold = plan.cublas = true;
+  } else {
+    return bad_input("no such table", "--table", options.table,
+                     "peers, sweep, kernel, ep8, mechanism");
+  }
+  if (options.predict && options.table == "kernel")
+    return bad_input("predictions rest on this table", "--predict", "--table kernel",
+                     "another table");
+  const bool timed = plan.layers.front().weights == shapes::WeightFormat::kW8A8;
+  if (!timed && options.table == "kernel")
+    return bad_input("predictions rest on times of the kernel in w8a8", "--weights",
+                     options.layer.weights, "w8a8 with --table kernel");
+  // Nothing was measured to predict the others from; asked for, that is an error later on.
+  plan.predicted = plan.predicted && (timed || options.predict);
+  if (!options.leads.empty()) plan.leads = options.leads;
+  if (options.launches > 0) plan.launches = options.launches;
+  plan.cold = plan.cold || options.cold;
+  return plan;
+}
+
+}  // namespace xstage::cli
