@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -70,9 +71,22 @@ struct Above {
   double fused = 0, serial = 0;
 };
 
-double difference(std::vector<double> longer, const std::vector<double>& shorter) {
+std::vector<double> differences(std::vector<double> longer, const std::vector<double>& shorter) {
   for (std::size_t i = 0; i < longer.size(); ++i) longer[i] -= shorter[i];
-  return quantile(std::move(longer), 0.5);
+  return longer;
+}
+
+double difference(const std::vector<double>& longer, const std::vector<double>& shorter) {
+  return quantile(differences(longer, shorter), 0.5);
+}
+
+/// Of the mean of values.
+double standard_error(const std::vector<double>& values) {
+  const auto n = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / n / std::max(1.0, n - 1));
 }
 
 /// Times and SM cycles of a sequence, a sample a round: of the slower rank. (The other one waits
@@ -192,7 +206,7 @@ class Bench {
   Result<bool> take_times(const AttentionLayer& layer, const layout::UlyssesConfig& config,
                           ulysses::Group& group) {
     constexpr std::size_t kCount = std::size(kTimed);
-    constexpr double kShapeUs = 1.2e6;
+    constexpr double kShapeUs = 1.6e6;
     std::vector<Samples> samples(kCount);
     std::vector<int> launches(kCount, 1);
     std::vector<std::size_t> turn(kCount);
@@ -216,7 +230,7 @@ class Bench {
       }
       if (round == -1)
         rounds = options_.rounds > 0 ? options_.rounds
-                                     : std::clamp(static_cast<int>(kShapeUs / round_us), 11, 81);
+                                     : std::clamp(static_cast<int>(kShapeUs / round_us), 21, 81);
     }
     nlohmann::json rows = nlohmann::json::array();
     std::vector<double> median;
@@ -241,6 +255,8 @@ class Bench {
     for (std::size_t i = 0; i < samples[0].us.size(); ++i)
       clock.push_back(samples[0].cycles[i] / samples[0].us[i]);
     clock_mhz_ = quantile(clock, 0.5);
+    residual_error_us_ =
+        standard_error(differences(samples[1].cycles, samples[0].cycles)) / clock_mhz_;
     above_by_time_ = {difference(samples[1].us, samples[0].us),
                       difference(samples[2].us, samples[0].us)};
     return {difference(samples[1].cycles, samples[0].cycles) / clock_mhz_,
@@ -273,6 +289,7 @@ class Bench {
                                    {"attention_tflops", flop / attention * 1e-6},
                                    {"clock_mhz", clock_mhz_},
                                    {"residual_us", residual},
+                                   {"residual_error_us", residual_error_us_},
                                    {"residual_by_time_us", above_by_time_.fused},
                                    {"residual_share", residual / attention},
                                    {"hidden_share", hidden},
@@ -311,7 +328,8 @@ class Bench {
   const Console& console_;
   const BenchOptions& options_;
   nlohmann::json document_;
-  double clock_mhz_ = 0;  // of the last layer
+  double clock_mhz_ = 0;  // this and the next of the last layer
+  double residual_error_us_ = 0;
   Above above_by_time_;
 };
 
@@ -360,7 +378,7 @@ void add_bench(CLI::App& app, Session& session) {
       ->capture_default_str();
   ulysses
       ->add_option("--rounds", options->rounds,
-                   "Times each sequence is measured (0: as many as take 1.2 s, 11 to 81)")
+                   "Times each sequence is measured (0: as many as take 1.6 s, 21 to 81)")
       ->capture_default_str();
   ulysses->add_option("--out", options->out, "File for the JSON document");
   ulysses->add_option("--spans", options->spans,

@@ -81,19 +81,18 @@ __device__ __forceinline__ void wgmma_m64n128k16_ss(float (&d)[64], std::uint64_
       : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0), "C"(Element::kName));
 }
 
-/// d += A·B for kAccumulate, else d = A·B: 64×160, both operands K-major in shared memory.
+/// d += A·B for kAccumulate, else d = A·B: 64×144, both operands K-major in shared memory.
 template <class Element, bool kAccumulate>
-__device__ __forceinline__ void wgmma_m64n160k16_ss(float (&d)[80], std::uint64_t a,
+__device__ __forceinline__ void wgmma_m64n144k16_ss(float (&d)[72], std::uint64_t a,
                                                     std::uint64_t b) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %82, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n160k16.f32.%83.%83 {"
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %74, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n144k16.f32.%75.%75 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17,"
-      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33,"
-      "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49,"
-      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65,"
-      "%66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-      "}, %80, %81, p, 1, 1, 0, 0;\n}\n"
+      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35,"
+      "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53,"
+      "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+      "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
         "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
@@ -104,8 +103,7 @@ __device__ __forceinline__ void wgmma_m64n160k16_ss(float (&d)[80], std::uint64_
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
         "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
         "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
-        "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
-        "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+        "+f"(d[70]), "+f"(d[71])
       : "l"(a), "l"(b), "n"(kAccumulate ? 1 : 0), "C"(Element::kName));
 }
 
@@ -156,8 +154,8 @@ template <class Element, bool kAccumulate, int kCount>
 __device__ __forceinline__ void wgmma_ss(float (&d)[kCount], std::uint64_t a, std::uint64_t b) {
   if constexpr (kCount == 64)
     wgmma_m64n128k16_ss<Element, kAccumulate>(d, a, b);
-  else if constexpr (kCount == 80)
-    wgmma_m64n160k16_ss<Element, kAccumulate>(d, a, b);
+  else if constexpr (kCount == 72)
+    wgmma_m64n144k16_ss<Element, kAccumulate>(d, a, b);
   else
     static_assert(kCount == 0, "no product of this width");
 }
