@@ -85,7 +85,8 @@ TEST(SimulateMoe, ClaimsAheadCostSmallLeadsMost) {
     MoeKernel k = kernel(8, 16, s);
     k.claimed = true;
     const double plain = time_of(k, t);
-    k.claims_ahead = true;
+    k.claim_first_us = k.linear1_us;
+    k.claim_second_us = k.linear2_us;
     return time_of(k, t) / plain;
   };
   EXPECT_GT(slower_by(MoeSchedule::interleaved(1)), 1.5);
