@@ -158,6 +158,32 @@ plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
   return out;
 }
 
+/// A measured launch and its simulation.
+struct Launch {
+  plan::FusedLaunch simulated;
+  double us = 0;
+};
+
+/// The line of one schedule's launches, and what each of them took over it.
+json correction_of(std::int64_t lead, const std::vector<Launch>& launches) {
+  std::vector<Point> points;
+  for (const Launch& launch : launches)
+    points.push_back({{1, launch.simulated.simulated_us, launch.simulated.link_us}, launch.us});
+  const auto found = fit(points, 3);
+  const plan::FusedCorrection line{lead, found[0], found[1], found[2], {}};
+  json residuals = json::array();
+  for (const Launch& launch : launches)
+    residuals.push_back({{"simulated_us", launch.simulated.simulated_us},
+                         {"link_us", launch.simulated.link_us},
+                         {"unevenness", launch.simulated.unevenness},
+                         {"over_line", launch.us / line.line(launch.simulated)}});
+  return {{"lead", lead},
+          {"base_us", line.base_us},
+          {"per_us", line.per_us},
+          {"per_link_us", line.per_link_us},
+          {"residuals", std::move(residuals)}};
+}
+
 json to_json(const plan::FusedLine& line) {
   return {{"base_us", line.base_us}, {"per_unit", line.per_unit}};
 }
@@ -218,7 +244,7 @@ Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
   const plan::FusedTimes times = fit_parts(loads, rows);
 
   // Every row's runs, simulated: of a layer, by lead (0: the wave).
-  std::vector<std::map<std::int64_t, std::vector<Point>>> points(rows.size());
+  std::vector<std::map<std::int64_t, std::vector<Launch>>> points(rows.size());
   std::vector<std::optional<Error>> errors(rows.size());
   in_parallel(rows.size(), [&](std::size_t i) {
     const auto moe =
@@ -233,8 +259,9 @@ Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
       const std::int64_t lead = wave ? 0 : run.at("lead").get<std::int64_t>();
       const auto s = wave ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
                           : schedule::MoeSchedule::interleaved(lead);
-      points[i][lead].push_back({{1, sim::simulated_us(*moe, s, loads[i].layer.seed), moe->link_us},
-                                 run.at("time_us").at("median").get<double>()});
+      points[i][lead].push_back(
+          {{sim::simulated_us(*moe, s, loads[i].layer.seed), moe->link_us, moe->unevenness},
+           run.at("time_us").at("median").get<double>()});
     }
   });
   for (const auto& error : errors)
@@ -244,17 +271,13 @@ Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
               {"slot_sum", to_json(times.slot_sum)},
               {"layers", json::array()}};
   for (const plan::FusedLayerTimes& layer : times.layers) {
-    std::map<std::int64_t, std::vector<Point>> of_layer;
+    std::map<std::int64_t, std::vector<Launch>> of_layer;
     for (std::size_t i = 0; i < loads.size(); ++i)
       if (loads[i].layer.shape.name == layer.name)
         for (const auto& [lead, some] : points[i])
           of_layer[lead].insert(of_layer[lead].end(), some.begin(), some.end());
     json corrections = json::array();
-    for (const auto& [lead, some] : of_layer) {
-      const auto found = fit(some, 3);
-      corrections.push_back(
-          {{"lead", lead}, {"base_us", found[0]}, {"per_us", found[1]}, {"per_link_us", found[2]}});
-    }
+    for (const auto& [lead, some] : of_layer) corrections.push_back(correction_of(lead, some));
     out["layers"].push_back({{"name", layer.name},
                              {"hidden", layer.hidden},
                              {"intermediate", layer.intermediate},
@@ -271,13 +294,16 @@ Result<json> cross_validate(const model::Profile& profile, const json& rows) {
   if (sizes.size() < 3)
     return bad_input("a size can be left out where two others remain", "numbers of tokens",
                      std::to_string(sizes.size()), "3 or more");
-  json out = json::array();
+  json out = json::array(), kept = json::array(), asked = json::array();
   // Between others, as the tables' sizes lie between those of the fit.
-  for (const std::int64_t left_out : sizes) {
-    if (left_out == *sizes.begin() || left_out == *sizes.rbegin()) continue;
-    json kept = json::array(), asked = json::array();
-    for (const json& row : rows)
-      (row.at("layer").at("tokens") == left_out ? asked : kept).push_back(row);
+  std::set<std::int64_t> left_out;
+  std::size_t place = 0;
+  for (const std::int64_t size : sizes)
+    if (++place % 2 == 0 && place < sizes.size()) left_out.insert(size);
+  for (const json& row : rows)
+    (left_out.contains(row.at("layer").at("tokens").get<std::int64_t>()) ? asked : kept)
+        .push_back(row);
+  {
     const auto fitted = fit_fused_times(profile, kept);
     if (!fitted) return fitted.error();
     const auto times = plan::parse_fused_times(json{

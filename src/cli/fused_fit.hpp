@@ -26,9 +26,9 @@ Result<ChosenMoeSchedule> choose_fused(const model::Profile& profile, const plan
 /// The "fit" of a document of `bench moe --table kernel`: its rows.
 Result<nlohmann::json> fit_fused_times(const model::Profile& profile, const nlohmann::json& rows);
 
-/// Each number of tokens in `rows` that lies between others left out in turn: a fit of the others,
-/// what it predicts for the runs that were left out, and what `auto` would have taken of them,
-/// beside the measured times.
+/// Every second number of tokens in `rows` left out, the first and the last one kept: a fit of the
+/// others, what it predicts for the runs that were left out, and what `auto` would have taken of
+/// them, beside the measured times.
 Result<nlohmann::json> cross_validate(const model::Profile& profile, const nlohmann::json& rows);
 
 /// Calls `work(i)` for every i below `count`, on as many threads as there are cores.

@@ -23,6 +23,21 @@ FusedProducts products_of(const json& from) {
   return {from.at("expert_us").get<double>(), from.at("row_us").get<double>()};
 }
 
+std::vector<FusedResidual> residuals_of(const json& correction) {
+  std::vector<FusedResidual> out;
+  if (!correction.contains("residuals")) return out;  // as written before there were any
+  for (const json& r : correction.at("residuals")) {
+    out.push_back({{r.at("simulated_us").get<double>(), r.at("link_us").get<double>(),
+                    r.at("unevenness").get<double>()},
+                   r.at("over_line").get<double>()});
+    const FusedLaunch& launch = out.back().launch;
+    if (!(launch.simulated_us > 0 && launch.unevenness > 0 && out.back().over_line > 0))
+      throw Failure(bad_input("a residual is not positive", "fit.layers.corrections.residuals",
+                              r.dump(), "simulated_us, unevenness and over_line above 0"));
+  }
+  return out;
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -36,6 +51,26 @@ double median_of(const FusedTimes& times, Value&& value) {
 }
 
 }  // namespace
+
+double FusedCorrection::at(const FusedLaunch& launch) const {
+  // Distances at which a measured launch still says something: half as long again, a fifth more of
+  // the time on the link, a fullest expert e times as full. The weight of the line's own 1 keeps a
+  // few far launches from counting as near ones.
+  constexpr double kLogTime = 0.5, kLinkShare = 0.2, kLogUnevenness = 1, kLineWeight = 0.3;
+  const auto share = [](const FusedLaunch& l) {
+    return l.simulated_us > 0 ? l.link_us / l.simulated_us : 0;
+  };
+  double weights = kLineWeight, sum = 0;
+  for (const FusedResidual& r : residuals) {
+    const double time = std::log(launch.simulated_us / r.launch.simulated_us) / kLogTime;
+    const double link = (share(launch) - share(r.launch)) / kLinkShare;
+    const double uneven = std::log(launch.unevenness / r.launch.unevenness) / kLogUnevenness;
+    const double weight = std::exp(-0.5 * (time * time + link * link + uneven * uneven));
+    weights += weight;
+    sum += weight * std::log(r.over_line);
+  }
+  return line(launch) * std::exp(sum / weights);
+}
 
 FusedCorrection FusedLayerTimes::correction(std::int64_t lead) const {
   FusedCorrection nearest;
@@ -72,11 +107,13 @@ Result<FusedTimes> parse_fused_times(std::string_view text) {
       for (const json& c : layer.at("corrections"))
         out.layers.back().corrections.push_back(
             {c.at("lead").get<std::int64_t>(), c.at("base_us").get<double>(),
-             c.at("per_us").get<double>(), c.at("per_link_us").get<double>()});
+             c.at("per_us").get<double>(), c.at("per_link_us").get<double>(), residuals_of(c)});
     }
     if (out.layers.empty())
       return bad_input("no layer was measured", "fit.layers", "[]", "one or more");
     return out;
+  } catch (const Failure& failure) {
+    return failure.error();
   } catch (const json::exception& error) {
     return bad_input("not a file of the fused kernel's times", "json", error.what(),
                      "what xstage bench moe --table kernel writes");
@@ -122,9 +159,11 @@ FusedLayerChoice times_of(const FusedTimes& times, const std::string& name, std:
       return median_of(times,
                        [&](const FusedLayerTimes& layer) { return layer.correction(lead).*field; });
     };
-    out.times.corrections.push_back({lead, of(&FusedCorrection::base_us),
+    out.times.corrections.push_back({lead,
+                                     of(&FusedCorrection::base_us),
                                      of(&FusedCorrection::per_us),
-                                     of(&FusedCorrection::per_link_us)});
+                                     of(&FusedCorrection::per_link_us),
+                                     {}});
   }
   out.source = "assumed: the median rates of the layers whose products were measured";
   return out;

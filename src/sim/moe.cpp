@@ -171,6 +171,9 @@ MoeResult MoeRun::run() {
     heap_.pop_back();
     switch (event.kind) {
       case EventKind::kMathEnd: math_end(event.rank, static_cast<int>(event.what)); break;
+      case EventKind::kClaim:
+        claim_ahead(worker_at(event.rank, static_cast<int>(event.what)));
+        break;
       case EventKind::kRowReady:
         row_at(event.rank, event.what).ready = true;
         wake(event.rank, event.what, Wait::kLinear1);
@@ -231,21 +234,22 @@ void MoeRun::span(int rank, int sm, Role role, Activity activity, double start, 
                  tile ? tile->column : -1});
 }
 
+void MoeRun::claim_ahead(Worker& worker) {
+  MoeTile tile;
+  if (std::visit([&](auto& tiles) { return tiles.next(tile); }, *worker.tiles))
+    worker.claimed = tile;
+}
+
 void MoeRun::next_tile(int rank, int sm) {
   Worker& worker = worker_at(rank, sm);
-  const auto take = [&](MoeTile& tile) {
-    return std::visit([&](auto& tiles) { return tiles.next(tile); }, *worker.tiles);
-  };
-  if (worker.claimed) {
-    worker.tile = *worker.claimed;
-    worker.claimed.reset();
-  } else if (!take(worker.tile)) {
+  if (!worker.claimed) claim_ahead(worker);
+  if (!worker.claimed) {
     worker.state = State::kDone;
     return;
   }
+  worker.tile = *worker.claimed;
+  worker.claimed.reset();
   worker.waited = false;
-  if (kernel_.claims_ahead)
-    if (MoeTile tile; take(tile)) worker.claimed = tile;
   try_start(rank, sm);
 }
 
@@ -264,9 +268,15 @@ void MoeRun::try_start(int rank, int sm) {
   }
   worker.state = State::kMath;
   worker.since = now_;
-  const double math = tile.linear == Linear::kFirst ? kernel_.linear1_us : kernel_.linear2_us;
-  schedule_event(now_ + kernel_.fixed_us + math + (worker.waited ? kernel_.refill_us : 0),
-                 EventKind::kMathEnd, rank, sm);
+  double math = tile.linear == Linear::kFirst ? kernel_.linear1_us : kernel_.linear2_us;
+  if (kernel_.math_spread > 0)
+    math *= 1 + kernel_.math_spread * (2e-9 * static_cast<double>(random_() % 1000000001) - 1);
+  const double end = now_ + kernel_.fixed_us + math + (worker.waited ? kernel_.refill_us : 0);
+  const double early =
+      tile.linear == Linear::kFirst ? kernel_.claim_first_us : kernel_.claim_second_us;
+  if (kernel_.claimed && early > 0)
+    schedule_event(std::max(now_, end - early), EventKind::kClaim, rank, sm);
+  schedule_event(end, EventKind::kMathEnd, rank, sm);
 }
 
 void MoeRun::wait_on(int rank, int sm, Wait wait, std::int64_t row) {

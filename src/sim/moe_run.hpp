@@ -20,7 +20,7 @@ class MoeRun {
  private:
   enum class Wait : std::uint8_t { kNone, kTokens, kLinear1, kBuffer };
   enum class State : std::uint8_t { kMath, kWaiting, kStoring, kStagingFull, kDone };
-  enum class EventKind : std::uint8_t { kMathEnd, kTokens, kRowReady };
+  enum class EventKind : std::uint8_t { kMathEnd, kTokens, kRowReady, kClaim };
 
   struct Row {
     std::int32_t tokens = 0;
@@ -99,6 +99,7 @@ class MoeRun {
   void on_egress(int rank, const Egress::Event& event);
   void sample_backlog();
 
+  static void claim_ahead(Worker& worker);
   void next_tile(int rank, int sm);
   void try_start(int rank, int sm);
   void wait_on(int rank, int sm, Wait wait, std::int64_t row);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace xstage::plan {
@@ -48,12 +49,32 @@ TEST(FusedTimes, TheShippedFileHoldsTheSevenLayers) {
 TEST(FusedTimes, TheWaveHasItsOwnCorrectionAndALeadTheNearestOne) {
   const auto times = parse_fused_times(document().dump()).value();
   const FusedLayerTimes& layer = times.layers.front();
-  EXPECT_DOUBLE_EQ(layer.correction(0).at(100, 1000), 120);
+  EXPECT_DOUBLE_EQ(layer.correction(0).at({100, 1000, 1}), 120);
   EXPECT_EQ(layer.correction(1).lead, 4);
   EXPECT_EQ(layer.correction(15).lead, 4);   // 15/4 < 64/15
   EXPECT_EQ(layer.correction(17).lead, 64);  // and here it is the other way round
-  EXPECT_DOUBLE_EQ(layer.correction(4).at(100, 40), 210);
-  EXPECT_DOUBLE_EQ(FusedLayerTimes{}.correction(7).at(123, 9), 123);  // nothing measured
+  EXPECT_DOUBLE_EQ(layer.correction(4).at({100, 40, 1}), 210);
+  EXPECT_DOUBLE_EQ(FusedLayerTimes{}.correction(7).at({123, 9, 1}), 123);  // nothing measured
+}
+
+TEST(FusedTimes, NearAMeasuredLaunchItsTimeCounts) {
+  auto measured = document();
+  const auto launch = [](double us, double over) {
+    return nlohmann::json{
+        {"simulated_us", us}, {"link_us", us / 4}, {"unevenness", 1.5}, {"over_line", over}};
+  };
+  measured["fit"]["layers"][0]["corrections"][2]["residuals"] = {launch(100, 1.2),
+                                                                 launch(1000, 0.9)};
+  const auto times = parse_fused_times(measured.dump()).value();
+  const FusedCorrection of = times.layers.front().correction(64);
+  EXPECT_NEAR(of.at({100, 25, 1.5}) / 100, std::pow(1.2, 1 / 1.3), 1e-3);
+  EXPECT_NEAR(of.at({1000, 250, 1.5}) / 1000, std::pow(0.9, 1 / 1.3), 1e-3);
+  // Far away in time, on the link or in unevenness the line remains.
+  EXPECT_NEAR(of.at({1e5, 2.5e4, 1.5}), 1e5, 1);
+  EXPECT_NEAR(of.at({100, 100, 1.5}), 100, 0.1);
+  EXPECT_NEAR(of.at({100, 25, 90}), 100, 0.1);
+  measured["fit"]["layers"][0]["corrections"][2]["residuals"] = {launch(0, 1.2)};
+  EXPECT_EQ(parse_fused_times(measured.dump()).error().field, "fit.layers.corrections.residuals");
 }
 
 TEST(FusedTimes, ALayerThatWasNotMeasuredScalesWithItsMatrices) {

@@ -85,7 +85,8 @@ TEST(SimulateMoe, ClaimsAheadCostSmallLeadsMost) {
     MoeKernel k = kernel(8, 16, s);
     k.claimed = true;
     const double plain = time_of(k, t);
-    k.claims_ahead = true;
+    k.claim_first_us = k.linear1_us;
+    k.claim_second_us = k.linear2_us;
     return time_of(k, t) / plain;
   };
   EXPECT_GT(slower_by(MoeSchedule::interleaved(1)), 1.5);
@@ -149,7 +150,7 @@ TEST(SimulateMoe, NothingToDoAndOneSided) {
 TEST(SimulateMoe, TooFewBuffersAreADeadlockThatNamesItsCycle) {
   const MoeTraffic t = even_traffic(1, 4, 512);
   for (bool claimed : {false, true})
-    for (const MoeSchedule& s : {MoeSchedule::interleaved(6), MoeSchedule::wave(2)}) {
+    for (const MoeSchedule& s : {MoeSchedule::interleaved(1), MoeSchedule::wave(2)}) {
       MoeKernel k = kernel(4, 6, s);
       k.claimed = claimed;
       const std::vector<std::uint32_t> tokens(4, 512);
@@ -165,6 +166,8 @@ TEST(SimulateMoe, TooFewBuffersAreADeadlockThatNamesItsCycle) {
                 std::string::npos)
           << *found;
       // More SMs reach further before they all stand still.
+      if (s.kind == schedule::MoeScheduleKind::kInterleaved)
+        k.schedule = MoeSchedule::interleaved(6);
       k.workers = 12;
       k.buffers = 2;
       const auto many = simulate_moe({node(12)}, t, k, 1).deadlock;
@@ -178,7 +181,7 @@ TEST(SimulateMoe, LostSignalsAreNamed) {
   for (Fault fault : {Fault::kLostLinear1Signal, Fault::kLostBufferRelease, Fault::kLostTokens}) {
     MoeKernel k = kernel(4, 6, MoeSchedule::interleaved(3));
     k.token_bytes = 2048;
-    k.buffers = 4;
+    k.buffers = 8;
     k.fault = fault;
     k.fault_row = 2;
     const auto found = simulate_moe({node(12)}, t, k, 1).deadlock;

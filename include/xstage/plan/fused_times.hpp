@@ -26,17 +26,33 @@ struct FusedProducts {
   double row_us = 0;
 };
 
-/// From a simulated launch to a measured one under one schedule:
-/// base_us + per_us · simulated µs + per_link_us · µs that the busiest rank's results take on the
-/// link.
+/// A launch as the simulator sees it.
+struct FusedLaunch {
+  double simulated_us = 0;
+  double link_us = 0;     ///< that the busiest rank's results take on the link
+  double unevenness = 1;  ///< rows of the fullest expert over the mean
+};
+
+/// What a measured launch took over what the line says.
+struct FusedResidual {
+  FusedLaunch launch;
+  double over_line = 1;
+};
+
+/// From a simulated launch to a measured one under one schedule: a line,
+/// base_us + per_us · simulated µs + per_link_us · link µs, times what measured launches of about
+/// this size, link share and unevenness took over it. Far from all of them the line remains.
 struct FusedCorrection {
   std::int64_t lead = 0;  ///< 0: the expert wave
   double base_us = 0;
   double per_us = 1;
   double per_link_us = 0;
-  double at(double simulated_us, double link_us) const {
-    return base_us + per_us * simulated_us + per_link_us * link_us;
+  std::vector<FusedResidual> residuals = {};
+
+  double line(const FusedLaunch& launch) const {
+    return base_us + per_us * launch.simulated_us + per_link_us * launch.link_us;
   }
+  double at(const FusedLaunch& launch) const;
 };
 
 struct FusedLayerTimes {

@@ -9,10 +9,12 @@
 //
 //   expert wave   the experts in groups; all Linear-1 tiles of a group, then all its Linear-2
 //   tiles,
-//                 then the next group; within an expert column by column, so that its rows fetch
-//                 the same weights at the same time
+//                 then the next group
 //   interleaved   Linear-1 of the first `lead` rows; then, row by row, n1 Linear-1 tiles of row
 //                 r + lead mixed evenly with n2 Linear-2 tiles of row r; then what remains
+//
+// In both, up to kRowsTogether rows of an expert are dealt column by column instead of row by row:
+// they fetch the same weights at the same time, so that these are read from memory once.
 //
 // Both are one global sequence of positions that is a pure function of the token counts, the tiling
 // and the schedule, so every worker and every rank that knows these agrees on it. Workers share it
@@ -131,11 +133,15 @@ XSTAGE_HD constexpr std::int32_t wave_group(std::int64_t pairs, std::int64_t exp
   return static_cast<std::int32_t>((local_experts + groups - 1) / groups);
 }
 
+/// Rows of an expert whose tiles of one column follow each other. More would not fit the L2 cache
+/// beside the weights of the columns in flight.
+inline constexpr std::int64_t kRowsTogether = 8;
+
 /// The smallest lead at which, if all tiles take the same time, no Linear-2 tile waits for its row
 /// as long as Linear-1 goes on beside it: `workers` tiles of later rows fit in between, whether the
-/// row was made before the mix began or in it.
+/// row was made before the mix began or in it, and wherever it stands among the rows dealt with it.
 XSTAGE_HD constexpr std::int64_t covering_lead(const MoeTiling& tiling, std::int32_t workers) {
-  return 1 + (static_cast<std::int64_t>(workers) + tiling.n1 - 1) / tiling.n1;
+  return kRowsTogether + (static_cast<std::int64_t>(workers) + tiling.n1 - 1) / tiling.n1;
 }
 
 /// A cursor over the global order of one rank's tiles.
@@ -163,10 +169,6 @@ class MoeOrder {
     next_part();
   }
 
-  /// Rows of an expert whose tiles of one column follow each other in the wave schedule: they share
-  /// its weights. More would not fit the L2 cache beside the weights of the columns in flight.
-  static constexpr std::int64_t kTogether = 8;
-
   XSTAGE_HD constexpr const MoeTiling& tiling() const { return tiling_; }
   XSTAGE_HD constexpr std::int64_t rows() const { return rows_; }
   /// Tiles in all.
@@ -174,13 +176,17 @@ class MoeOrder {
     return static_cast<std::uint64_t>(rows_) * by_both_.divisor();
   }
 
-  /// Rows whose Linear-1 output must be held at the same time, at least. With a ring of this many
-  /// buffers (row r uses buffer r mod live_rows() after row r - live_rows() was read) no order of
-  /// execution deadlocks; with one fewer a single worker already does. More lets workers run ahead:
-  /// see ring_rows(). One pass over the experts; call it once.
+  /// Rows whose Linear-1 output must be held at the same time. With a ring of this many buffers
+  /// (row r uses buffer r mod live_rows() after row r - live_rows() was read) no order of execution
+  /// deadlocks; with one fewer a single worker may (wave, or a lead of 1: does). More lets workers
+  /// run ahead: see ring_rows(). One pass over the experts; call it once.
   XSTAGE_HD constexpr std::int64_t live_rows() const {
-    if (schedule_.kind == MoeScheduleKind::kInterleaved)
-      return schedule_.lead < rows_ ? schedule_.lead + 1 : rows_;
+    if (rows_ == 0) return 0;
+    // Rows are dealt together at both ends of the lead.
+    if (schedule_.kind == MoeScheduleKind::kInterleaved) {
+      const std::int64_t rows = schedule_.lead + 2 * rows_together() - 1;
+      return rows < rows_ ? rows : rows_;
+    }
     std::int64_t most = 0;
     for (std::int32_t first = 0; first < experts_; first += schedule_.group) {
       const std::int64_t rows = group_rows(first);
@@ -378,17 +384,27 @@ class MoeOrder {
       seek(first_, row_);
     else
       seek(second_, row_);
-    if (schedule_.kind == MoeScheduleKind::kWave)
-      gather(linear_ == Linear::kFirst ? first_ : second_);
+    if (linear_ == Linear::kFirst)
+      deal_together(first_, by_n1_.divisor());
+    else
+      deal_together(second_, by_n2_.divisor());
   }
 
-  /// Deals the tiles of up to kTogether rows of an expert anew: column by column instead of row by
-  /// row. `row_` and `column_` name the place among them.
-  XSTAGE_HD constexpr void gather(const RowCursor& expert) {
-    const std::int64_t first = row_ - (row_ - expert.begin) % kTogether;
+  /// No more than the lead, or Linear-2 of a row would come before Linear-1 of the last ones.
+  XSTAGE_HD constexpr std::int64_t rows_together() const {
+    return schedule_.kind == MoeScheduleKind::kInterleaved && schedule_.lead < kRowsTogether
+               ? schedule_.lead
+               : kRowsTogether;
+  }
+
+  /// Deals the tiles of some rows of an expert anew: column by column instead of row by row. `row_`
+  /// and `column_` (of `columns`) name the place among them.
+  XSTAGE_HD constexpr void deal_together(const RowCursor& expert, std::uint32_t columns) {
+    const auto together = static_cast<std::uint32_t>(rows_together());
+    const std::int64_t first = row_ - static_cast<std::uint32_t>(row_ - expert.begin) % together;
     const std::int64_t left = expert.end - first;
-    const auto rows = static_cast<std::uint32_t>(left < kTogether ? left : kTogether);
-    const std::uint32_t place = static_cast<std::uint32_t>(row_ - first) * by_.divisor() + column_;
+    const std::uint32_t rows = left < together ? static_cast<std::uint32_t>(left) : together;
+    const std::uint32_t place = static_cast<std::uint32_t>(row_ - first) * columns + column_;
     column_ = place / rows;
     row_ = first + place % rows;
   }

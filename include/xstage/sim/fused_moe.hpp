@@ -19,7 +19,8 @@ inline constexpr std::int32_t kFusedBlockM = 128, kFusedBlockN = 256;
 struct FusedMoe {
   MoeSetup setup;
   plan::FusedLayerChoice times;
-  double link_us = 0;  ///< what the busiest rank sends to others as results, at the drain rate
+  double link_us = 0;     ///< what the busiest rank sends to others as results, at the drain rate
+  double unevenness = 1;  ///< rows of the fullest expert over the mean
 };
 
 /// `layer` in w8a8. The profile must stay.

@@ -39,13 +39,16 @@ enum class Fault : std::uint8_t { kNone, kLostLinear1Signal, kLostBufferRelease,
 struct MoeKernel {
   schedule::MoeTiling tiling;
   schedule::MoeSchedule schedule;
-  bool claimed = false;       ///< tiles are claimed one by one; else fixed strides
-  bool claims_ahead = false;  ///< the next tile is claimed as soon as this one is taken up
-  int workers = 0;            ///< SMs that compute; 0: all
-  double linear1_us = 0;      ///< math of a Linear-1 tile
+  bool claimed = false;   ///< tiles are claimed one by one; else fixed strides
+  int workers = 0;        ///< SMs that compute; 0: all
+  double linear1_us = 0;  ///< math of a Linear-1 tile
   double linear2_us = 0;
-  double fixed_us = 0;       ///< a tile
-  double signal_us = 0;      ///< from a row's last Linear-1 tile until other SMs see it
+  double fixed_us = 0;     ///< a tile
+  double math_spread = 0;  ///< of a tile's math: it takes 1 - spread to 1 + spread times its time
+  double signal_us = 0;    ///< from a row's last Linear-1 tile until other SMs see it
+  /// Claimed tiles: how long before the math of a Linear-1 or Linear-2 tile ends the next one is
+  /// claimed. It then waits behind that tile, while others may wait for its result.
+  double claim_first_us = 0, claim_second_us = 0;
   double refill_us = 0;      ///< until a tile's math has its first operands, where it had to wait
   double piece_bytes = 256;  ///< a token's piece of a Linear-2 tile
   int staging = 0;           ///< finished tiles that can wait for the link beside math
