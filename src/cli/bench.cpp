@@ -89,18 +89,38 @@ double standard_error(const std::vector<double>& values) {
   return std::sqrt(squares / n / std::max(1.0, n - 1));
 }
 
-/// Times and SM cycles of a sequence, a sample a round: of the slower rank. (The other one waits
-/// for it at a higher clock, and its cycles count the wait.)
+/// Times and SM cycles of a sequence, a sample a round. Times are the slower rank's. Cycles are
+/// those of the rank with the lowest clock, among those with the most heads: at a higher clock a
+/// rank waits for it, and counts the wait.
 struct Samples {
   std::vector<double> us, cycles;
 
-  void add(const std::vector<ulysses::Taken>& ranks) {
-    const ulysses::Taken slowest = *std::max_element(
-        ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.us < b.us; });
-    us.push_back(slowest.us);
-    cycles.push_back(slowest.cycles);
+  void add(const std::vector<ulysses::Taken>& ranks, const std::vector<bool>& busiest) {
+    const ulysses::Taken* slowest = nullptr;
+    double most_us = 0;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const ulysses::Taken& taken = ranks[rank];
+      most_us = std::max(most_us, taken.us);
+      if (busiest[rank] &&
+          (slowest == nullptr || taken.cycles * slowest->us < slowest->cycles * taken.us))
+        slowest = &taken;
+    }
+    us.push_back(most_us);
+    cycles.push_back(slowest->cycles);
   }
 };
+
+/// Ranks with as many query heads as any.
+std::vector<bool> busiest_ranks(const layout::UlyssesConfig& config) {
+  std::vector<std::int64_t> heads;
+  for (std::int32_t rank = 0; rank < config.ranks; ++rank)
+    heads.push_back(
+        layout::heads_of(config.heads, config.kv_heads, config.ranks, rank).query.count);
+  const std::int64_t most = *std::max_element(heads.begin(), heads.end());
+  std::vector<bool> out;
+  for (const std::int64_t count : heads) out.push_back(count == most);
+  return out;
+}
 
 class Bench {
  public:
@@ -208,6 +228,7 @@ class Bench {
     constexpr std::size_t kCount = std::size(kTimed);
     constexpr double kShapeUs = 1.6e6;
     std::vector<Samples> samples(kCount);
+    const std::vector<bool> busiest = busiest_ranks(config);
     std::vector<int> launches(kCount, 1);
     std::vector<std::size_t> turn(kCount);
     std::iota(turn.begin(), turn.end(), std::size_t{0});
@@ -220,12 +241,12 @@ class Bench {
         const auto taken = group.time(kTimed[i].sequence, 1, launches[i]);
         if (!taken) return taken.error();
         Samples now;
-        now.add(taken->front());
+        now.add(taken->front(), busiest);
         // Several launches a round, for 4 ms: so that their start does not count.
         if (round < 0)
           launches[i] = std::clamp(static_cast<int>(4000 / now.us.front()), 1, 20);
         else
-          samples[i].add(taken->front());
+          samples[i].add(taken->front(), busiest);
         if (round == -1) round_us += now.us.front() * launches[i];
       }
       if (round == -1)
