@@ -51,12 +51,14 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
   }
   if (all > 0) out.unevenness = most_of_expert * traffic.experts / all;
   MoeKernel& k = out.setup.kernel;
-  const auto tile = [&](const plan::FusedProducts& products, std::int32_t tiles) {
-    return (products.expert_us * experts + products.row_us * rows) * out.setup.workers /
-           (rows * tiles);
+  const auto tile = [&](double us, std::int32_t tiles) {
+    return us * out.setup.workers / (rows * tiles);
   };
-  k.linear1_us = tile(out.times.times.linear1, k.tiling.n1);
-  k.linear2_us = tile(out.times.times.linear2, k.tiling.n2);
+  const plan::FusedProducts &first = out.times.times.linear1, &second = out.times.times.linear2;
+  k.linear1_memory_us = tile(first.expert_us * experts, k.tiling.n1);
+  k.linear2_memory_us = tile(second.expert_us * experts, k.tiling.n2);
+  k.linear1_us = k.linear1_memory_us + tile(first.row_us * rows, k.tiling.n1);
+  k.linear2_us = k.linear2_memory_us + tile(second.row_us * rows, k.tiling.n2);
   k.fixed_us = 0;  // part of the measured products
   k.signal_us = kSignalUs;
   k.math_spread = kMathSpread;

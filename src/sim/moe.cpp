@@ -268,12 +268,16 @@ void MoeRun::try_start(int rank, int sm) {
   }
   worker.state = State::kMath;
   worker.since = now_;
-  double math = tile.linear == Linear::kFirst ? kernel_.linear1_us : kernel_.linear2_us;
+  const bool first = tile.linear == Linear::kFirst;
+  double math = first ? kernel_.linear1_us : kernel_.linear2_us;
+  Rank& r = rank_at(rank);
+  const auto idle = static_cast<double>(static_cast<std::int64_t>(r.workers.size()) - ++r.in_math);
+  math -= (first ? kernel_.linear1_memory_us : kernel_.linear2_memory_us) * idle /
+          static_cast<double>(r.workers.size());
   if (kernel_.math_spread > 0)
     math *= 1 + kernel_.math_spread * (2e-9 * static_cast<double>(random_() % 1000000001) - 1);
   const double end = now_ + kernel_.fixed_us + math + (worker.waited ? kernel_.refill_us : 0);
-  const double early =
-      tile.linear == Linear::kFirst ? kernel_.claim_first_us : kernel_.claim_second_us;
+  const double early = first ? kernel_.claim_first_us : kernel_.claim_second_us;
   if (kernel_.claimed && early > 0)
     schedule_event(std::max(now_, end - early), EventKind::kClaim, rank, sm);
   schedule_event(end, EventKind::kMathEnd, rank, sm);
@@ -326,6 +330,7 @@ void MoeRun::math_end(int rank, int sm) {
   Rank& r = rank_at(rank);
   const MoeTile tile = worker.tile;
   Row& row = row_at(rank, tile.row);
+  --r.in_math;
   r.result.math_us += now_ - worker.since;
   ++r.tiles_finished;
   const bool faulty = rank == 0 && tile.row == kernel_.fault_row;

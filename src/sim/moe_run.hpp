@@ -61,6 +61,7 @@ class MoeRun {
     std::vector<Worker> workers;
     std::uint64_t counter = 0;
     std::int64_t live_rows = 0;
+    std::int64_t in_math = 0;  // SMs
     std::int64_t tiles_finished = 0;
     std::int64_t bursts_started = 0, bursts_drained = 0;
     double issue_sum = 0;

@@ -43,6 +43,9 @@ struct MoeKernel {
   int workers = 0;        ///< SMs that compute; 0: all
   double linear1_us = 0;  ///< math of a Linear-1 tile
   double linear2_us = 0;
+  /// Of these, with all SMs at work: what a tile takes for weights from memory that they share.
+  /// With fewer at work it is less by as much.
+  double linear1_memory_us = 0, linear2_memory_us = 0;
   double fixed_us = 0;     ///< a tile
   double math_spread = 0;  ///< of a tile's math: it takes 1 - spread to 1 + spread times its time
   double signal_us = 0;    ///< from a row's last Linear-1 tile until other SMs see it
