@@ -35,6 +35,12 @@ def beside_torch():
                f"{ratio_of('layer of cudnn and nccl', 'layer')} |")
 
 
+def over_push(entry):
+    """(attention + push) / fused, from the differences by cycles: the times' own ratio has the clock's noise."""
+    alone = times(entry)["attention"]
+    return (alone + entry["serial_less_attention_us"]) / (alone + entry["residual_us"])
+
+
 def cell(value, form):
     return "" if math.isnan(value) else format(value, form)
 
@@ -54,7 +60,7 @@ def fused():
         yield (f"| {layer['shape']} | {heads} × {layer['seq']}, {layer['head_dim']} | "
                f"{us['attention']:.1f} ({entry['attention_tflops']:.0f}) | {us['fused']:.1f} | "
                f"{entry['residual_us']:.1f}{error(entry)} ({100 * entry['residual_share']:.2f} %) | {cell(predicted['residual_us'], '.1f')} | "
-               f"{us['attention + push']:.1f} | {entry['fused_over_push']:.3f} | "
+               f"{us['attention + push']:.1f} | {over_push(entry):.3f} | "
                f"{100 * entry['hidden_share']:.0f} % | {cell(100 * predicted['hidden_share'], '.0f')} | "
                f"{cell(entry.get('fused_over_per_destination', math.nan), '.3f')} | "
                f"{us['push of Q, K and V']:.1f} ({entry['inputs_gb_per_s']:.0f}) | {entry['commit']} |")
@@ -105,8 +111,8 @@ def goals():
         goal(f"attention + permutes + NCCL against fused, 4 × {s[1]}", floor, floor,
              [us["attention + nccl"] / us["fused"]])
     goal("attention + push against fused, all shapes", 1.00, 1.00,
-         [e["fused_over_push"] for e in ours.values()], "{:.3f}")
-    goal("the same, 4 × 8192", 1.00, 1.04, [ours[four[0]]["fused_over_push"]], "{:.3f}")
+         [over_push(e) for e in ours.values()], "{:.3f}")
+    goal("the same, 4 × 8192", 1.00, 1.04, [over_push(ours[four[0]])], "{:.3f}")
     for s, floor, target in zip(four, (4, 2, 2), (1.5, 0.5, 0.5)):
         goal(f"residual in % of attention, 4 × {s[1]}", floor, target,
              [100 * ours[s]["residual_share"]], "{:.2f}", False)
