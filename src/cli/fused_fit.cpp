@@ -338,7 +338,7 @@ Result<json> cross_validate(const model::Profile& profile, const json& rows) {
         wave_us = us;
         wave_predicted = predicted;
       }
-      if ((wave || lead >= cover) && (best == 0 || predicted < best)) {
+      if ((wave || 2 * lead >= cover) && (best == 0 || predicted < best)) {
         best = predicted;
         taken_us = us;
         taken = wave ? "wave" : "lead " + std::to_string(lead);
