@@ -7,6 +7,13 @@
 
 namespace xstage::moe {
 
+/// Whether waits inside a block have a limit. Off unless asked for: it costs 1.2 % of a layer.
+#ifdef XSTAGE_MOE_WAIT_LIMITS
+inline constexpr bool kWaitLimits = true;
+#else
+inline constexpr bool kWaitLimits = false;
+#endif
+
 enum class Awaited : std::uint32_t {
   kNone,
   kStep,         ///< boxes of a step; math warps

@@ -412,13 +412,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     meet_warpgroup();
     ptx::set_registers_up<kLaunchRegisters>();
   }
-  bool good = !given_up(s.tiles);
-  if (!__syncthreads_and(good)) {
-    if (threadIdx.x == 0) stop_after_block(p, s);
-    return;
-  }
+  __syncthreads();
+  if constexpr (kWaitLimits)
+    if (given_up(s.tiles)) {
+      if (threadIdx.x == 0) stop_after_block(p, s);
+      return;
+    }
   if (threadIdx.x == 0) mark(p, Mark::kTilesDone);
 
+  bool good = true;
   if (static_cast<std::int32_t>(threadIdx.x) < p.layout.config.ranks) {
     cuda::DevicePolicy policy;
     Signals signals(policy, p.layout, p.symmetric, p.workspace, wait_context(p, s.epoch));

@@ -55,7 +55,7 @@ __device__ __forceinline__ bool wait_staged(TileShared& s, StoreState& state) {
   // Once something has given up, what is staged may be anything.
   const bool good = wait(s, &s.staged[state.group], state.parity, Awaited::kStaged) && !given_up(s);
   state.parity ^= 1;
-  return __all_sync(~0u, good);
+  return !kWaitLimits || __all_sync(~0u, good);
 }
 
 /// Rows of a warpgroup's half of a tile, as staged by stage_bf16, to where `destination(row)` says

@@ -89,8 +89,10 @@ inline constexpr std::uint32_t kStepBytes =
 
 /// One thread, before anyone else touches the barriers.
 __device__ inline void init_barriers(TileShared& s, std::uint64_t wait_limit_ns) {
-  s.wait_limit_ns = wait_limit_ns;
-  s.given_up = 0;
+  if constexpr (kWaitLimits) {
+    s.wait_limit_ns = wait_limit_ns;
+    s.given_up = 0;
+  }
   for (int i = 0; i < kStages; ++i) {
     ptx::mbarrier_init(&s.full[i], 1);
     ptx::mbarrier_init(&s.empty[i], kMathWarps);
@@ -121,21 +123,26 @@ struct Ring {
 };
 
 __device__ __forceinline__ bool given_up(const TileShared& s) {
+  if constexpr (!kWaitLimits) return false;
   return *static_cast<const volatile std::uint32_t*>(&s.given_up) != 0;
 }
 
 /// Waits inside a block end by themselves: whatever fails outside of it ends the tasks first.
-/// Should one not end, it gives up at the limit and is remembered; the loader then ends the tasks,
-/// and all other waits give up at once: false. Who waits for steps goes on with what is there;
-/// nothing of it leaves the block.
+/// With kWaitLimits one that does not end gives up at the limit and is remembered; the loader then
+/// ends the tasks, and all other waits give up at once: false. Who waits for steps goes on with
+/// what is there; nothing of it leaves the block.
 ///
 /// Only waits of the ring of tasks go on: the loader's last task ends them, for all warps of a
 /// warpgroup after the same products. A product that some of them never begin does not end.
 __device__ __forceinline__ bool wait(TileShared& s, std::uint64_t* barrier, std::uint32_t parity,
                                      Awaited what) {
+  if constexpr (!kWaitLimits) {
+    while (!ptx::mbarrier_try_wait(barrier, parity)) {
+    }
+    return true;
+  }
   if (ptx::mbarrier_try_wait(barrier, parity)) return true;
   const bool of_tasks = what == Awaited::kTask || what == Awaited::kFreeTask;
-  // Reading the clock after every try made lingbot-video's layer 1.2 % slower.
   constexpr std::uint32_t kTries = 32;
   std::uint64_t begin = 0;
   for (std::uint32_t tries = 1; !ptx::mbarrier_try_wait(barrier, parity); ++tries) {
