@@ -137,6 +137,18 @@ def ep8():
         yield f"| {row['layer']['shape']}, {row['layer']['tokens']} | {us} | {row['auto']['schedule']} |"
 
 
+def bf16():
+    yield "| layer, tokens a rank | fastest | order | L2 overwritten before | own products alone | cuBLAS, dense |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in load("results", "moe_bf16.json")["rows"]:
+        best = min(runs_of(row)[0], key=median)
+        cold = f"{best['cold_us']['median']:.0f}" if best.get("cold_us") else "–"
+        products = sum(v["median"] for v in row["products_us"].values())
+        cublas = f"{sum(v['median'] for v in row['cublas_us'].values()):.0f}" if row.get("cublas_us") else "–"
+        yield (f"| {row['layer']['shape']}, {row['layer']['tokens']} | {median(best):.0f} | {name_of(best)} | {cold} | "
+               f"{products:.0f} | {cublas} |")
+
+
 def gemm_alone():
     """A peer's grouped GEMM of both linears, one GPU, no communication."""
     return {(row["layer"], row["tokens"]): row["linear1"] + row["linear2"]
@@ -174,7 +186,7 @@ def floors():
                    100 * max(abs(run["predicted_us"] / run["measured_us"] - 1) for row in rows for run in row["runs"]), 20, 8, True, 1)
 
 
-PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "ep8": ep8}, "moe_sweep.md": {"sweep": sweep}}
+PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "ep8": ep8, "bf16": bf16}, "moe_sweep.md": {"sweep": sweep}}
 
 
 def main():

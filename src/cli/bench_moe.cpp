@@ -463,7 +463,7 @@ class MoeBench {
         Block& block = blocks[(i + round * blocks.size() / kRounds) % blocks.size()];
         // Slow, and nobody's choice.
         const bool slow = block.schedule.kind == MoeScheduleKind::kInterleaved &&
-                          block.schedule.lead < cover && plan.launches > 3;
+                          2 * block.schedule.lead < cover && plan.launches > 3;
         moe::TimedLaunches what{block.schedule, block.way, slow ? 0 : 1, slow ? 1 : launches,
                                 false};
         const auto us = timed.time(what);

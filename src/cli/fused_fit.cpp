@@ -297,66 +297,65 @@ Result<json> cross_validate(const model::Profile& profile, const json& rows) {
   json out = json::array(), kept = json::array(), asked = json::array();
   // Between others, as the tables' sizes lie between those of the fit.
   std::set<std::int64_t> left_out;
-  std::size_t place = 0;
-  for (const std::int64_t size : sizes)
-    if (++place % 2 == 0 && place < sizes.size()) left_out.insert(size);
+  bool leave = false;
+  for (const std::int64_t size : sizes) {
+    if (leave && size != *sizes.rbegin()) left_out.insert(size);
+    leave = !leave;
+  }
   for (const json& row : rows)
     (left_out.contains(row.at("layer").at("tokens").get<std::int64_t>()) ? asked : kept)
         .push_back(row);
-  {
-    const auto fitted = fit_fused_times(profile, kept);
-    if (!fitted) return fitted.error();
-    const auto times = plan::parse_fused_times(json{
-        {"format", "xstage.moe-kernel-times/1"},
-        {"node", {{"gpu", ""}}},
-        {"fit", *fitted}}.dump());
-    if (!times) return times.error();
-    std::vector<json> judged(asked.size());
-    in_parallel(asked.size(), [&](std::size_t i) {
-      const json& row = asked[i];
-      const Load load = load_of(row);
-      const auto moe =
-          sim::set_up_fused_moe(profile, *times, load.simulated.spec, load.simulated.traffic);
-      if (!moe) return;
-      const auto cover = row.at("covering_lead").get<std::int64_t>();
-      json runs = json::array();
-      double fastest = 0, best = 0, wave_us = 0, wave_predicted = 0, taken_us = 0;
-      std::string taken;
-      for (const json& run : row.at("runs")) {
-        if (run.at("dispatch") != "per-rank") continue;
-        const bool wave = run.at("schedule") == "wave";
-        const std::int64_t lead = wave ? 0 : run.at("lead").get<std::int64_t>();
-        const double us = run.at("time_us").at("median").get<double>();
-        const auto s = wave ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
-                            : schedule::MoeSchedule::interleaved(lead);
-        const double predicted = sim::predict(*moe, s, load.layer.seed).time_us;
-        runs.push_back({{"lead", wave ? json() : json(lead)},
-                        {"measured_us", us},
-                        {"predicted_us", predicted}});
-        if (fastest == 0 || us < fastest) fastest = us;
-        if (wave) {
-          wave_us = us;
-          wave_predicted = predicted;
-        }
-        if ((wave || lead >= cover) && (best == 0 || predicted < best)) {
-          best = predicted;
-          taken_us = us;
-          taken = wave ? "wave" : "lead " + std::to_string(lead);
-        }
+  const auto fitted = fit_fused_times(profile, kept);
+  if (!fitted) return fitted.error();
+  const auto times = plan::parse_fused_times(json{
+      {"format", "xstage.moe-kernel-times/1"},
+      {"node", {{"gpu", ""}}},
+      {"fit", *fitted}}.dump());
+  if (!times) return times.error();
+  std::vector<json> judged(asked.size());
+  in_parallel(asked.size(), [&](std::size_t i) {
+    const json& row = asked[i];
+    const Load load = load_of(row);
+    const auto moe =
+        sim::set_up_fused_moe(profile, *times, load.simulated.spec, load.simulated.traffic);
+    if (!moe) return;
+    const auto cover = row.at("covering_lead").get<std::int64_t>();
+    json runs = json::array();
+    double fastest = 0, best = 0, wave_us = 0, wave_predicted = 0, taken_us = 0;
+    std::string taken;
+    for (const json& run : row.at("runs")) {
+      if (run.at("dispatch") != "per-rank") continue;
+      const bool wave = run.at("schedule") == "wave";
+      const std::int64_t lead = wave ? 0 : run.at("lead").get<std::int64_t>();
+      const double us = run.at("time_us").at("median").get<double>();
+      const auto s = wave ? schedule::MoeSchedule::wave(run.at("group").get<std::int32_t>())
+                          : schedule::MoeSchedule::interleaved(lead);
+      const double predicted = sim::predict(*moe, s, load.layer.seed).time_us;
+      runs.push_back(
+          {{"lead", wave ? json() : json(lead)}, {"measured_us", us}, {"predicted_us", predicted}});
+      if (fastest == 0 || us < fastest) fastest = us;
+      if (wave) {
+        wave_us = us;
+        wave_predicted = predicted;
       }
-      if (wave_predicted > 0 && wave_predicted <= best * 1.005) {
-        taken = "wave";
-        taken_us = wave_us;
+      if ((wave || 2 * lead >= cover) && (best == 0 || predicted < best)) {
+        best = predicted;
+        taken_us = us;
+        taken = wave ? "wave" : "lead " + std::to_string(lead);
       }
-      judged[i] = {{"layer", row.at("layer")},
-                   {"runs", runs},
-                   {"auto", {{"schedule", taken}, {"measured_us", taken_us}}},
-                   {"fastest_us", fastest},
-                   {"auto_over_fastest", fastest > 0 ? taken_us / fastest : 0}};
-    });
-    for (json& row : judged)
-      if (row.is_object()) out.push_back(std::move(row));
-  }
+    }
+    if (wave_predicted > 0 && wave_predicted <= best * 1.005) {
+      taken = "wave";
+      taken_us = wave_us;
+    }
+    judged[i] = {{"layer", row.at("layer")},
+                 {"runs", runs},
+                 {"auto", {{"schedule", taken}, {"measured_us", taken_us}}},
+                 {"fastest_us", fastest},
+                 {"auto_over_fastest", fastest > 0 ? taken_us / fastest : 0}};
+  });
+  for (json& row : judged)
+    if (row.is_object()) out.push_back(std::move(row));
   return out;
 }
 

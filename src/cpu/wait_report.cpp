@@ -16,6 +16,7 @@ std::string awaited(const sync::WaitRecord& record) {
     case sync::Site::kCombinePieces: return fmt::format("results from rank {}", record.subject);
     case sync::Site::kExchangePieces: return fmt::format("Q, K and V from rank {}", record.subject);
     case sync::Site::kOutputPieces: return fmt::format("output rows from rank {}", record.subject);
+    case sync::Site::kInsideBlock: return fmt::format("its own part {}", record.subject);
   }
   return "something unknown";
 }
@@ -31,6 +32,7 @@ const char* name(sync::Site site) {
     case sync::Site::kCombinePieces: return "combine_pieces";
     case sync::Site::kExchangePieces: return "exchange_pieces";
     case sync::Site::kOutputPieces: return "output_pieces";
+    case sync::Site::kInsideBlock: return "inside_block";
   }
   return "unknown";
 }

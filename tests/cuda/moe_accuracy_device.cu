@@ -52,7 +52,7 @@ __device__ void multiply(moe::TileShared& s, moe::Ring<kStages>& ring, int steps
   for (int i = 0; i < 64; ++i) sums.half[0][i] = sums.half[1][i] = 0;
   for (int step = 0; step < steps; ++step) {
     const int i = ring.index;
-    moe::wait(&s.full[i], ring.parity);
+    moe::wait(s, &s.full[i], ring.parity, moe::Awaited::kStep);
     const float a0 = s.a_scales[i][row], a1 = s.a_scales[i][row + 8];
     const std::uint64_t a = ptx::swizzled_descriptor(&s.a[i][group * kGroupRows * kBlockK], 16);
 #pragma unroll
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(moe::kThreads, 1)
                const Linear1 p) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
   moe::TileShared& s = *reinterpret_cast<moe::TileShared*>(raw);
-  if (threadIdx.x == 0) moe::init_barriers(s);
+  if (threadIdx.x == 0) moe::init_barriers(s, 1000000000);
   __syncthreads();
   const int row = static_cast<int>(blockIdx.x), column = static_cast<int>(blockIdx.y);
   const int steps = p.hidden / kBlockK;

@@ -27,6 +27,7 @@ struct Sizes {
   WeightFormat format = WeightFormat::kW8A8;
   int workers = 0;                       ///< 0: one an SM
   std::chrono::milliseconds wait{1500};  ///< limit of a launch's waits, but the first's
+  std::chrono::nanoseconds in_block{0};  ///< limit of waits inside a block; 0: twice that
 };
 
 inline bool g_ok = true;
@@ -102,6 +103,7 @@ class Bench {
     moe::Limits limits;
     limits.first = std::max<std::chrono::milliseconds>(std::chrono::seconds(5), z_.wait);
     limits.later = z_.wait;
+    limits.in_block = z_.in_block;
     layer_ = std::make_unique<moe::Layer>(
         must(moe::Layer::create(std::vector<layout::MoeConfig>(z_.ranks, config_), gpus, weights,
                                 limits),

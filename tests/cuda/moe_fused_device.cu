@@ -70,6 +70,27 @@ void bf16_cases(int gpus, std::uint64_t seed) {
   }
 }
 
+/// A store warp waits for a tile's result for longer than this limit: a wait gives up, every rank
+/// is told who waited for what, and no rank takes the result for good; again and again.
+void waits_in_a_block(int gpus, std::uint64_t seed) {
+  if (!moe::kWaitLimits) {
+    std::printf("       waits inside a block have no limit here (XSTAGE_MOE_WAIT_LIMITS)\n");
+    return;
+  }
+  Sizes z{"limit inside a block", std::min(gpus, 2), 4096, 768, 16, 4, 500};
+  z.in_block = std::chrono::nanoseconds(1);
+  Bench b(z, seed);
+  b.balanced(std::vector<std::int64_t>(static_cast<std::size_t>(z.ranks), z.capacity));
+  for (int i = 0; i < 5; ++i) {
+    const auto begun = std::chrono::steady_clock::now();
+    const auto done = b.try_run();
+    const double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
+    expect(!done.ok() && ms < 1000, "after %.1f ms",
+           done.ok() ? "a wait passed its limit" : done.error().message(), ms);
+  }
+}
+
 void small_cases(int gpus, std::uint64_t seed) {
   {
     Bench b({"one rank", 1, 512, 256, 4, 2, 100}, seed);
@@ -203,6 +224,7 @@ int main(int argc, char** argv) {
   std::printf("seed %llu, %d GPUs\n", static_cast<unsigned long long>(seed), gpus);
   const std::string what = argc > 1 ? argv[1] : "--check";
   if (what == "--check") small_cases(gpus, seed);
+  if (what == "--check" || what == "--waits") waits_in_a_block(gpus, seed);
   if (what == "--check" || what == "--bf16") bf16_cases(gpus, seed);
   if (what == "--time") {
     Results results;

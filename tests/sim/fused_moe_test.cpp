@@ -62,7 +62,7 @@ TEST(FusedMoe, TheChoiceIsTheFastestPredictionOrTheWaveBesideIt) {
     for (const MoeCandidate& candidate : choice.candidates) {
       RC_ASSERT(taken <= candidate.time_us * 1.01 + 1e-9);
       RC_ASSERT(candidate.schedule.kind == MoeScheduleKind::kWave ||
-                candidate.schedule.lead >= cover);
+                2 * candidate.schedule.lead >= cover);
     }
   }));
 }

@@ -34,8 +34,8 @@ double simulated_us(const FusedMoe& moe, const schedule::MoeSchedule& schedule, 
 MoeCandidate predict(const FusedMoe& moe, const schedule::MoeSchedule& schedule,
                      std::uint64_t seed);
 
-/// What `auto` chooses from: the wave, and leads from covering_lead() on. A function of the layer
-/// and of token counts that all ranks share.
+/// What `auto` chooses from: the wave, and leads from half of covering_lead() on. A function of the
+/// layer and of token counts that all ranks share.
 std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe);
 
 /// Predicts all candidates and chooses the fastest; the wave where it is within `spread` of it.

@@ -25,7 +25,8 @@ enum class Site : std::int32_t {
   kLinear1Row,      ///< Linear-1 tiles of a row; subject: row
   kCombinePieces,   ///< Linear-2 results; subject: source rank
   kExchangePieces,  ///< rows of Q, K, V; subject: source rank
-  kOutputPieces     ///< rows of attention output; subject: source rank
+  kOutputPieces,    ///< rows of attention output; subject: source rank
+  kInsideBlock      ///< another warp of the worker; subject: what for, seen: which warp waited
 };
 
 /// Why a worker left a wait.

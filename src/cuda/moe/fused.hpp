@@ -33,7 +33,8 @@ struct FusedParams {
   std::uint16_t* out;           ///< [tokens][H] bf16
   std::uint64_t* marks;         ///< [workers][Mark::kCount], or null: times are not kept
   std::int64_t tokens;
-  std::uint64_t limit_ns;
+  std::uint64_t limit_ns;        ///< of a wait for another block or rank
+  std::uint64_t block_limit_ns;  ///< of a wait inside a block
   std::int32_t rank;
 };
 

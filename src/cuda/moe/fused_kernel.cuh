@@ -176,6 +176,7 @@ __device__ inline void run_loader(const FusedParams& p, const FusedMaps& maps, B
       source.steps = intermediate * value_bytes / kBlockK;
     }
     load_tile(s.tiles, stages, source, [&] { position = claim(); });
+    if (given_up(s.tiles)) break;
   }
   put_task(s.tiles, tasks, {});
   if (p.marks == nullptr) return;
@@ -267,8 +268,7 @@ __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreSt
                                    const FusedMaps& maps, const TileTask& task, int slot,
                                    RankSignals& signals) {
   TileShared& t = s.tiles;
-  wait_staged(t, state);
-  if (threadIdx.x % 32 != 0) return;
+  if (!wait_staged(t, state) || threadIdx.x % 32 != 0) return;
   const int first = state.group * kGroupRows;
 #pragma unroll
   for (int box = 0; box < Format::kValueBytes; ++box)
@@ -287,7 +287,8 @@ __device__ void store_intermediate(const FusedParams& p, BlockShared& s, StoreSt
     return;
   }
   if (task.tokens > kGroupRows) {
-    wait(&t.other_stored[slot], state.other_parity >> slot & 1);
+    if (!wait(t, &t.other_stored[slot], state.other_parity >> slot & 1, Awaited::kOtherHalf))
+      return;
     state.other_parity ^= 1u << slot;
   }
   signals.linear1_done(task.row);
@@ -312,7 +313,7 @@ __device__ inline void store_combine(const FusedParams& p, BlockShared& s, Store
                                      const TileTask& task, Uncounted& uncounted, Signals& signals,
                                      Stopwatch& issue, Stopwatch& read) {
   std::uint32_t sources = 0;  // of this lane's two rows, a byte each; rank + 1, or 0 for no row
-  store_rows(
+  const bool stored = store_rows(
       s.tiles, state, task.tokens,
       [&](int row) {
         const uint4 raw = __ldcg(
@@ -322,6 +323,7 @@ __device__ inline void store_combine(const FusedParams& p, BlockShared& s, Store
                                        std::int64_t{task.column} * kBlockN);
       },
       issue, read);
+  if (!stored) return;
   ptx::bulk_wait_done_before_last();
   uncounted.count(signals);
   for (std::int32_t rank = 0; rank < p.layout.config.ranks; ++rank) {
@@ -372,6 +374,15 @@ __device__ inline void meet_warpgroup() {
   ptx::named_barrier_sync(kFirstBarrier + static_cast<int>(threadIdx.x / 128), 128);
 }
 
+/// A wait inside this block gave up: every rank is told. One thread, once all roles have left.
+__device__ inline void stop_after_block(const FusedParams& p, const BlockShared& s) {
+  cuda::DevicePolicy policy;
+  const sync::WaitContext context = wait_context(p, s.epoch);
+  sync::stop_all(policy, context,
+                 {sync::WaitEnd::kLimit, sync::Site::kInsideBlock, p.rank, context.worker,
+                  s.tiles.given_up >> 8, 0, s.tiles.given_up & 0xff, s.epoch, p.block_limit_ns});
+}
+
 template <class Format>
 __global__ void __launch_bounds__(kThreads, 1)
     fused_moe(const __grid_constant__ FusedParams p, const __grid_constant__ FusedMaps maps) {
@@ -380,7 +391,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   RouteTables tables = RouteTables::at(raw + sizeof(BlockShared), p.layout.config.ranks,
                                        static_cast<std::int32_t>(p.layout.experts_local));
   if (threadIdx.x == 0) {
-    init_barriers(s.tiles);
+    init_barriers(s.tiles, p.block_limit_ns);
   }
   if (!run_prologue<Format>(p, s, tables)) return;
   if (!dispatch(p, tables, s, wait_context(p, s.epoch))) return;
@@ -402,6 +413,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::set_registers_up<kLaunchRegisters>();
   }
   __syncthreads();
+  if constexpr (kWaitLimits)
+    if (given_up(s.tiles)) {
+      if (threadIdx.x == 0) stop_after_block(p, s);
+      return;
+    }
   if (threadIdx.x == 0) mark(p, Mark::kTilesDone);
 
   bool good = true;

@@ -104,6 +104,8 @@ __device__ inline void run_gemm_store(TileShared& s, const GroupedGemm& gemm, in
   ptx::bulk_wait_done();
 }
 
+inline constexpr std::uint64_t kGemmWaitNs = 5000000000;
+
 template <class Format>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_gemm(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap a_half,
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                  const __grid_constant__ GemmSizes sizes) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
   TileShared& s = *reinterpret_cast<TileShared*>(raw);
-  if (threadIdx.x == 0) init_barriers(s);
+  if (threadIdx.x == 0) init_barriers(s, kGemmWaitNs);
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp < kMathWarps) {
@@ -123,6 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int store = warp - kMathWarps - 1;
     if (store >= 0 && store < kMathGroups) run_gemm_store(s, gemm, store);
   }
+  if (given_up(s)) __trap();
 }
 
 template <class Format>

@@ -65,6 +65,13 @@ std::optional<Error> check_sizes(const layout::MoeLayout& layout) {
   return {};
 }
 
+/// Of a warp, by its number in the block.
+std::string role(std::uint64_t warp) {
+  if (warp < kMathWarps) return joined("math warp ", warp);
+  if (warp == kMathWarps) return "the loader";
+  return joined("store warp ", warp - kMathWarps - 1);
+}
+
 const char* place(sync::Site site) {
   switch (site) {
     case sync::Site::kBarrier: return "the other blocks of its GPU, barrier";
@@ -298,6 +305,9 @@ Result<bool> RankLayer::launch(const RankInput& input, cudaStream_t stream) {
   params.layout = layout_;
   params.limit_ns =
       static_cast<std::uint64_t>((launches_ == 0 ? limits_.first : limits_.later).count());
+  params.block_limit_ns = limits_.in_block.count() > 0
+                              ? static_cast<std::uint64_t>(limits_.in_block.count())
+                              : 2 * params.limit_ns;
   for (std::int32_t i = 0; i < layout_.config.ranks; ++i) {
     params.symmetric[i] = symmetric_[i];
     params.stop_words[i] = layout_.stop_word(symmetric_[i]);
@@ -346,6 +356,12 @@ Result<RankLayer::Ending> RankLayer::ending() const {
       out.error = Error{ErrorKind::kCheckFailed,
                         joined(who, " read routes that cannot be, from rank ", r.subject),
                         "entries", std::to_string(r.seen), std::to_string(r.wanted)};
+    else if (r.site == sync::Site::kInsideBlock)
+      out.error = Error{
+          ErrorKind::kTimeout,
+          joined(who, ", ", role(r.seen), ", waited ", static_cast<double>(r.waited_ns) * 1e-9,
+                 " s for ", kAwaitedNames[r.subject]),
+          "warp", std::to_string(r.seen), "an end of every wait inside a block"};
     else
       out.error = Error{ErrorKind::kTimeout,
                         joined(who, " waited ", static_cast<double>(r.waited_ns) * 1e-9, " s for ",

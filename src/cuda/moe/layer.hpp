@@ -41,6 +41,9 @@ inline constexpr int kMarks = 17;
 struct Limits {
   std::chrono::nanoseconds first = std::chrono::minutes(5);   ///< waits of the first launch
   std::chrono::nanoseconds later = std::chrono::seconds(30);  ///< waits of every other launch
+  /// Waits of warps for others of their block; 0: twice the above, since what another block or rank
+  /// holds up comes first.
+  std::chrono::nanoseconds in_block{0};
 };
 
 /// A layout that the kernel has tiles, shared memory and tensor maps for; the error names the rule

@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_tile(TileShared& s, Ring<kStages>& ring,
   for (int step = 0; step < source.steps; ++step) {
     if (step == claim_at) claim();
     const int i = ring.index;
-    wait(&s.empty[i], ring.parity ^ 1);
+    if (!wait(s, &s.empty[i], ring.parity ^ 1, Awaited::kFreeStep)) return;
     std::uint64_t* const full = &s.full[i];
     ptx::mbarrier_arrive_expect(full, bytes);
     const std::int32_t column = step * kBlockK;

@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring
     for (int i = 0; i < kStages; ++i) {
       const int step = first + i;
       if (step < 0 || step >= scales.steps) continue;
-      if (!here) wait(&s.full[i], ring.parity);
+      if (!here) wait(s, &s.full[i], ring.parity, Awaited::kStep);
       const std::uint64_t a = first_a + i * (sizeof(s.a[0]) >> 4);
       const std::uint64_t b = first_b + i * (sizeof(s.b[0]) >> 4);
       float product[64];
@@ -115,7 +115,7 @@ __device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring
 /// A warpgroup without tokens in a tile lets its steps pass.
 __device__ inline void skip_tile(TileShared& s, Ring<kStages>& ring, int steps) {
   for (int step = 0; step < steps; ++step) {
-    wait(&s.full[ring.index], ring.parity);
+    wait(s, &s.full[ring.index], ring.parity, Awaited::kStep);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[ring.index]);
     ring.advance();

@@ -20,7 +20,7 @@ __device__ __forceinline__ void multiply_tile_bf16(TileShared& s, Ring<kStages>&
   int before = 0;
   for (int step = 0; step < steps; ++step) {
     const int i = ring.index;
-    wait(&s.full[i], ring.parity);
+    wait(s, &s.full[i], ring.parity, Awaited::kStep);
     const std::uint64_t a = ptx::swizzled_descriptor(&s.a[i][group * kGroupRows * kBlockK], 16);
     const std::uint64_t b = ptx::swizzled_descriptor(s.b[i][0], 16);
     ptx::wgmma_fence();

@@ -15,7 +15,7 @@ namespace xstage::moe {
 
 /// A math warp's side of the staging of its group; the parity flips with every tile it stages.
 __device__ __forceinline__ void wait_staging_free(TileShared& s, int group, std::uint32_t parity) {
-  wait(&s.staging_free[group], parity ^ 1);
+  wait(s, &s.staging_free[group], parity ^ 1, Awaited::kFreeStaging);
 }
 
 /// Hands staging to the store warp. Only shared memory: a fence that covers global memory as well
@@ -50,16 +50,20 @@ struct StoreState {
   std::uint32_t other_parity = 0;  ///< of TileShared::other_stored, a bit each; the first warp's
 };
 
-__device__ __forceinline__ void wait_staged(TileShared& s, StoreState& state) {
-  wait(&s.staged[state.group], state.parity);
+/// Whole warp; false: nothing may be stored.
+__device__ __forceinline__ bool wait_staged(TileShared& s, StoreState& state) {
+  // Once something has given up, what is staged may be anything.
+  const bool good = wait(s, &s.staged[state.group], state.parity, Awaited::kStaged) && !given_up(s);
   state.parity ^= 1;
+  return !kWaitLimits || __all_sync(~0u, good);
 }
 
 /// Rows of a warpgroup's half of a tile, as staged by stage_bf16, to where `destination(row)` says
-/// (512 bytes each; `row` of the tile). Returns when staging may be used again; whole warp. `issue`
-/// and `read` are told when stores begin, and when they are issued and read.
+/// (512 bytes each; `row` of the tile). Returns when staging may be used again; whole warp. False:
+/// nothing was stored. `issue` and `read` are told when stores begin, and when they are issued and
+/// read.
 template <class Destination, class Watch>
-__device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int tokens,
+__device__ __forceinline__ bool store_rows(TileShared& s, StoreState& state, int tokens,
                                            Destination&& destination, Watch& issue, Watch& read) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   char* to[2];
@@ -67,7 +71,7 @@ __device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int
     const int row = state.group * kGroupRows + 32 * i + lane;
     to[i] = row < tokens ? destination(row) : nullptr;
   }
-  wait_staged(s, state);
+  if (!wait_staged(s, state)) return false;
   issue.begin();
   read.begin();
   for (int i = 0; i < 2; ++i)
@@ -80,6 +84,7 @@ __device__ __forceinline__ void store_rows(TileShared& s, StoreState& state, int
   read.end();
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(&s.staging_free[state.group]);
+  return true;
 }
 
 struct NoWatch {

@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "cuda/moe/awaited.hpp"
+#include "cuda/ptx/clock.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 
 namespace xstage::moe {
@@ -75,6 +77,8 @@ struct alignas(128) TileShared {
   /// kTasks is put up), and a barrier that completes two phases before one is waited for is never
   /// seen.
   std::uint64_t other_stored[kOtherStored];
+  std::uint64_t wait_limit_ns;
+  std::uint32_t given_up;  ///< 0, or given_up_code() of the first wait that passed its limit
 };
 static_assert(sizeof(TileShared::a[0]) % 1024 == 0 && sizeof(TileShared::b[0][0]) % 1024 == 0 &&
                   sizeof(TileShared::staging[0]) % 1024 == 0,
@@ -84,7 +88,11 @@ inline constexpr std::uint32_t kStepBytes =
     kBlockM * kBlockK + 2 * kHalfN * kBlockK + kBlockM * std::uint32_t{sizeof(float)};
 
 /// One thread, before anyone else touches the barriers.
-__device__ inline void init_barriers(TileShared& s) {
+__device__ inline void init_barriers(TileShared& s, std::uint64_t wait_limit_ns) {
+  if constexpr (kWaitLimits) {
+    s.wait_limit_ns = wait_limit_ns;
+    s.given_up = 0;
+  }
   for (int i = 0; i < kStages; ++i) {
     ptx::mbarrier_init(&s.full[i], 1);
     ptx::mbarrier_init(&s.empty[i], kMathWarps);
@@ -114,7 +122,41 @@ struct Ring {
   }
 };
 
-/// Waits inside one block always end: whatever fails outside of it ends the tasks first.
+__device__ __forceinline__ bool given_up(const TileShared& s) {
+  if constexpr (!kWaitLimits) return false;
+  return *static_cast<const volatile std::uint32_t*>(&s.given_up) != 0;
+}
+
+/// Waits inside a block end by themselves: whatever fails outside of it ends the tasks first.
+/// With kWaitLimits one that does not end gives up at the limit and is remembered; the loader then
+/// ends the tasks, and all other waits give up at once: false. Who waits for steps goes on with
+/// what is there; nothing of it leaves the block.
+///
+/// Only waits of the ring of tasks go on: the loader's last task ends them, for all warps of a
+/// warpgroup after the same products. A product that some of them never begin does not end.
+__device__ __forceinline__ bool wait(TileShared& s, std::uint64_t* barrier, std::uint32_t parity,
+                                     Awaited what) {
+  if constexpr (!kWaitLimits) {
+    while (!ptx::mbarrier_try_wait(barrier, parity)) {
+    }
+    return true;
+  }
+  if (ptx::mbarrier_try_wait(barrier, parity)) return true;
+  const bool of_tasks = what == Awaited::kTask || what == Awaited::kFreeTask;
+  constexpr std::uint32_t kTries = 32;
+  std::uint64_t begin = 0;
+  for (std::uint32_t tries = 1; !ptx::mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries % kTries != 0) continue;
+    if (!of_tasks && given_up(s)) return false;
+    if (begin == 0) begin = ptx::globaltimer();
+    if (ptx::globaltimer() - begin <= s.wait_limit_ns) continue;
+    atomicCAS(&s.given_up, 0u, given_up_code(what, threadIdx.x / 32));
+    if (!of_tasks) return false;
+  }
+  return true;
+}
+
+/// For what a warp waits for alone: its own bulk copies.
 __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parity) {
   while (!ptx::mbarrier_try_wait(barrier, parity)) {
   }
@@ -122,7 +164,7 @@ __device__ __forceinline__ void wait(std::uint64_t* barrier, std::uint32_t parit
 
 /// The loader's side: puts a task up. One thread.
 __device__ inline void put_task(TileShared& s, Ring<kTasks>& ring, const TileTask& task) {
-  wait(&s.task_empty[ring.index], ring.parity ^ 1);
+  wait(s, &s.task_empty[ring.index], ring.parity ^ 1, Awaited::kFreeTask);
   s.tasks[ring.index] = task;
   ptx::mbarrier_arrive(&s.task_full[ring.index]);
   ring.advance();
@@ -135,7 +177,7 @@ __device__ __forceinline__ bool task_is_there(TileShared& s, const Ring<kTasks>&
 
 /// The other side; whole warps.
 __device__ inline TileTask take_task(TileShared& s, Ring<kTasks>& ring) {
-  wait(&s.task_full[ring.index], ring.parity);
+  wait(s, &s.task_full[ring.index], ring.parity, Awaited::kTask);
   const TileTask task = s.tasks[ring.index];
   __syncwarp();
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.task_empty[ring.index]);
