@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -464,6 +465,7 @@ class MoeBench {
         // Slow, and nobody's choice.
         const bool slow = block.schedule.kind == MoeScheduleKind::kInterleaved &&
                           2 * block.schedule.lead < cover && plan.launches > 3;
+        rest(plan);
         moe::TimedLaunches what{block.schedule, block.way, slow ? 0 : 1, slow ? 1 : launches,
                                 false};
         const auto us = timed.time(what);
@@ -471,22 +473,29 @@ class MoeBench {
         append(block.us, *us);
         if (!plan.cold || slow) continue;
         what.cold = true;
+        rest(plan);
         const auto cold = timed.time(what);
         if (!cold) return with_schedule(cold.error(), block.schedule);
         append(block.cold_us, *cold);
       }
+      rest(plan);
       const auto ours = timed.time_products(launches);
       if (!ours) return ours.error();
       for (std::size_t linear = 0; linear < 2; ++linear)
         append(products.ours[linear], (*ours)[linear]);
       products.asked_cublas = plan.cublas;
       if (!plan.cublas) continue;
+      rest(plan);
       const auto cublas = timed.time_cublas(launches);
       if (!cublas) return cublas.error();
       for (std::size_t linear = 0; *cublas && linear < 2; ++linear)
         append(products.cublas[linear], (**cublas)[linear]);
     }
     return true;
+  }
+
+  static void rest(const MoeBenchPlan& plan) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(plan.pause_ms));
   }
 
   static Error with_schedule(Error error, const MoeSchedule& s) {

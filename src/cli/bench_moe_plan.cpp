@@ -48,6 +48,7 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
           if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
     plan.leads = {16, 64};
     plan.launches = 15;
+    plan.pause_ms = 15;
     plan.cold = plan.cublas = plan.both_ways = true;
   } else if (options.table == "ep8") {
     for (const char* shape : {"deepseek-v4-flash", "deepseek-v4-pro"})

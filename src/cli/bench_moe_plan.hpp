@@ -32,6 +32,7 @@ struct MoeBenchPlan {
   std::vector<layout::MoeDispatch> ways = {layout::MoeDispatch::kPerRank};
   int launches = 9;
   bool cold = false;
+  int pause_ms = 0;            ///< before each few launches, so that they begin at full clocks
   bool phases_of_all = false;  ///< of every run, not only of one a row
   bool both_ways = false;      ///< what `auto` took also with a token sent once a slot
   bool cublas = false;         ///< beside our products alone
