@@ -1,118 +1,193 @@
 // Dispatch at the receiver: all warps put the tokens of this rank's experts into rows, before they
-// take their roles, from where the tokens' owners stored them and through the shared memory where
-// steps will be.
+// take their roles, from where the tokens' owners stored them.
 //
-// First, and with all that memory: one warp beside the tiles, with 8 KiB, shares the copy engine
-// with their steps and moves a KiB in a microsecond, half of what lingbot-video's tiles need.
-//
-// Neighbouring places of the pool belong to different warps of the GPU, so that the first rows are
-// complete first. A warp looks at 32 places at a time, one a lane: whose token, and where else on
-// this rank it goes. Then it streams the tokens, piece by piece: all but one piece of its ring are
-// on their way while that one is stored to all its places.
+// First origins and scales, in the order of the rows. Then the tokens: neighbouring places of the
+// pool belong to different blocks, so that the first rows are complete first. A block looks at its
+// places, a thread each: whose token, and where else on this rank it goes. What is first needed
+// there becomes a list in shared memory, from which the block's warps take one token after another
+// (dealt out to warps, some would have twice as many as others). A token passes through registers:
+// read once, stored to all its places, while the next piece is on its way.
 #pragma once
 
 #include <cstddef>
 
 #include "cuda/moe/block.cuh"
 #include "cuda/ptx/bulk.cuh"
-#include "cuda/ptx/bulk_load.cuh"
 
 namespace xstage::moe {
 
-inline constexpr int kWarps = kThreads / 32;
-/// Tokens travel in pieces through a ring of slots, one ring a warp.
-inline constexpr int kPieceBytes = 1024;
-inline constexpr int kPieces =
-    static_cast<int>((sizeof(TileShared::a) + sizeof(TileShared::b)) / kWarps / kPieceBytes);
-
 class Dispatcher {
  public:
-  /// `pieces`, `full`: of this warp, the latter initialised.
-  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables, std::uint8_t* pieces,
-                        std::uint64_t* full, const sync::WaitContext& context)
+  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables, BlockShared& s,
+                        const sync::WaitContext& context)
       : p_(p),
         t_(tables),
-        pieces_(pieces),
-        full_(full),
+        list_(*reinterpret_cast<List*>(s.tiles.a)),
         context_(context),
         signals_(policy_, p.layout, p.symmetric, p.workspace, context),
         lane_(static_cast<int>(threadIdx.x % 32)),
-        local_(static_cast<std::int32_t>(p.layout.experts_local)) {}
+        local_(static_cast<std::int32_t>(p.layout.experts_local)),
+        bytes_(static_cast<std::int32_t>(p.layout.config.hidden * p.layout.value_bytes)) {
+    static_assert(sizeof(List) <= sizeof(TileShared::a) + sizeof(TileShared::b) &&
+                  offsetof(TileShared, b) == sizeof(TileShared::a));
+  }
 
-  /// Whole warp. False: an entry cannot be; every rank is told.
+  /// All threads. False: an entry cannot be; every rank is told.
   __device__ bool run() {
-    // Tokens were written by ordinary stores; they are read by bulk copies.
-    ptx::fence_proxy_async_global();
+    if (!__syncthreads_and(describe_places())) return false;
     const std::int64_t places = std::int64_t{t_.first_row[local_]} * kBlockM;
-    const std::int64_t warps = std::int64_t{kWarps} * gridDim.x;
-    const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
-    for (std::int64_t first = 0; first < places; first += 32 * warps) {
-      Batch batch;
-      const bool good = look(first + lane_ * warps + own, places, batch);
-      if (!__all_sync(~0u, good)) {
-        if (!good)
-          sync::stop_all(
-              policy_, context_,
-              {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p_.rank, context_.worker, batch.source,
-               static_cast<std::uint64_t>(p_.layout.pairs), batch.token, context_.epoch, 0});
-        return false;
+    for (std::int64_t first = 0; first < places; first += std::int64_t{kLooks} * gridDim.x) {
+      if (threadIdx.x == 0) list_.count = list_.taken = 0;
+      __syncthreads();
+      bool good = true;
+      for (int look = static_cast<int>(threadIdx.x); good && look < kLooks; look += kThreads) {
+        const std::int64_t place = first + std::int64_t{look} * gridDim.x + blockIdx.x;
+        if (place >= places) break;
+        good = find(place);
       }
-      stream(batch);
+      if (!__syncthreads_and(good)) return false;
+      copy_tokens();
+      // These were ordinary stores; loaders read in bulk.
+      ptx::fence_proxy_async_global();
+      __syncthreads();
+      signal();
+      __syncthreads();
     }
     return true;
   }
 
  private:
-  /// One token a lane, and where it goes: its places on this rank, -1 behind the last.
-  struct Batch {
-    std::int32_t source = 0;
-    std::uint32_t token = 0;
+  /// Places that a block looks at in one go.
+  static constexpr int kLooks = 5 * kThreads;
+  /// A token, and where it goes: its places on this rank, -1 behind the last.
+  struct Token {
+    std::uint32_t landing;
     std::int32_t place[kMaxTopk];
   };
-  static constexpr int kAhead = kPieces - 1;
+  struct List {
+    int count, taken;
+    Token tokens[kLooks];
+  };
+  /// 16 bytes of each of 512 a lane: what a warp has of a token at a time.
+  static constexpr int kParts = 4;
+  static constexpr int kPieceBytes = 512 * kParts;
+  struct Piece {
+    uint4 part[kParts];
+  };
 
-  /// Whether the routes of `place` make sense. A token is fetched where it is first needed, and
-  /// only there, unless every slot fetches its own.
-  __device__ bool look(std::int64_t place, std::int64_t places, Batch& batch) {
-    const bool per_slot = p_.layout.config.dispatch == layout::MoeDispatch::kPerSlot;
-    std::int32_t at = -1;
-    if (place < places) {
-      const int expert =
-          last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
-      const auto within =
-          static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[expert]} * kBlockM);
-      if (within < t_.tokens[expert]) {
-        for (std::int32_t s = 1; s < p_.layout.config.ranks; ++s)
-          if (t_.begin[s * local_ + expert] <= within) batch.source = s;
-        at = static_cast<std::int32_t>(t_.offset[batch.source * (local_ + 1) + expert] + within -
-                                       t_.begin[batch.source * local_ + expert]);
-      }
-    }
-    const std::uint32_t* const offset = t_.offset + batch.source * (local_ + 1);
-    const auto entries = static_cast<std::int32_t>(offset[local_]);
+  /// Origins and scales, 32 neighbouring places of a row a warp, a place a lane: what lies next to
+  /// each other is written together. (With its token each scale would be a store of 4 bytes by
+  /// itself; these took as long as the tokens.) Whole warp. False: an entry cannot be.
+  __device__ bool describe_places() {
+    const std::int64_t units = std::int64_t{t_.first_row[local_]} * (kBlockM / 32);
+    const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
+    const std::int64_t warps = std::int64_t{kThreads / 32} * gridDim.x;
     bool good = true;
-#pragma unroll
-    for (int d = 0; d < kMaxTopk; ++d) {
-      batch.place[d] = -1;
-      if (at < 0) continue;
-      const layout::RouteEntry entry = entry_of(batch.source, at);
+    for (std::int64_t unit = own; unit < units; unit += warps)
+      good = describe(unit * 32 + lane_) && good;
+    if (!__all_sync(~0u, good)) return false;
+    // These were ordinary stores; loaders read scales in bulk.
+    ptx::fence_proxy_async_global();
+    __syncwarp();
+    if (lane_ != 0) return true;
+    ptx::fence_gpu();
+    for (std::int64_t unit = own; unit < units; unit += warps)
+      if (const std::int64_t left = tokens_from(unit * 32); left > 0)
+        signals_.dispatched(unit / (kBlockM / 32), left < 32 ? left : 32);
+    return true;
+  }
+
+  /// Tokens of the row's expert at `place` and behind it.
+  __device__ std::int64_t tokens_from(std::int64_t place) const {
+    const int expert =
+        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
+    return std::int64_t{t_.tokens[expert]} + std::int64_t{t_.first_row[expert]} * kBlockM - place;
+  }
+
+  __device__ bool describe(std::int64_t place) {
+    const int expert =
+        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
+    const auto within =
+        static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[expert]} * kBlockM);
+    if (within >= t_.tokens[expert]) return true;
+    const std::int32_t source = source_of(expert, within);
+    const layout::RouteEntry entry =
+        entry_of(source, static_cast<std::int32_t>(t_.offset[source * (local_ + 1) + expert] +
+                                                   within - t_.begin[source * local_ + expert]));
+    if (entry.pair >= static_cast<std::uint64_t>(p_.layout.pairs)) return refuse(source, entry);
+    *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, place)) = {
+        static_cast<std::uint32_t>(source), entry.pair, __float_as_uint(entry.weight), 0};
+    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
+    const float* const from =
+        p_.layout.scales_of_token(p_.symmetric[p_.rank], source,
+                                  entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk));
+    float* const to = p_.layout.pool_scales_of(p_.workspace, place / kBlockM, 0) + place % kBlockM;
+    if (groups % 4 != 0) {
+#pragma unroll 4
+      for (std::int32_t group = 0; group < groups; ++group)
+        to[group * kBlockM] = __ldcg(from + group);
+      return true;
+    }
+#pragma unroll 4
+    for (std::int32_t group = 0; group < groups; group += 4) {
+      const float4 four = __ldcg(reinterpret_cast<const float4*>(from + group));
+      to[group * kBlockM] = four.x;
+      to[(group + 1) * kBlockM] = four.y;
+      to[(group + 2) * kBlockM] = four.z;
+      to[(group + 3) * kBlockM] = four.w;
+    }
+    return true;
+  }
+
+  /// Who sent an expert's `within`-th token.
+  __device__ std::int32_t source_of(int expert, std::uint32_t within) const {
+    std::int32_t source = 0;
+    for (std::int32_t s = 1; s < p_.layout.config.ranks; ++s)
+      if (t_.begin[s * local_ + expert] <= within) source = s;
+    return source;
+  }
+
+  /// Ends the launch on every rank.
+  __device__ bool refuse(std::int32_t source, const layout::RouteEntry& entry) {
+    sync::stop_all(policy_, context_,
+                   {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p_.rank, context_.worker, source,
+                    static_cast<std::uint64_t>(p_.layout.pairs), entry.pair, context_.epoch, 0});
+    return false;
+  }
+
+  /// The token of `place`, if it is first needed there (every slot fetches its own where tokens
+  /// come once a slot), and all its places. False: an entry cannot be.
+  __device__ bool find(std::int64_t place) {
+    const int of_row =
+        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
+    const auto within =
+        static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[of_row]} * kBlockM);
+    if (within >= t_.tokens[of_row]) return true;
+    const std::int32_t source = source_of(of_row, within);
+    const std::uint32_t* const begin = t_.begin + source * local_;
+    const std::uint32_t* const offset = t_.offset + source * (local_ + 1);
+    const auto entries = static_cast<std::int32_t>(offset[local_]);
+    const bool per_slot = p_.layout.config.dispatch == layout::MoeDispatch::kPerSlot;
+    auto at = static_cast<std::int32_t>(offset[of_row] + within - begin[of_row]);
+    Token* token = nullptr;
+    for (int d = 0; d < kMaxTopk && at >= 0; ++d) {
+      const layout::RouteEntry entry = entry_of(source, at);
       if (entry.pair >= static_cast<std::uint64_t>(p_.layout.pairs) || entry.next >= entries)
-        good = false;
-      if (d == 0) batch.token = entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk);
-      if (!good || (d == 0 && !per_slot && entry.first == 0)) {
-        at = -1;
-        continue;
+        return refuse(source, entry);
+      if (d == 0) {
+        if (!per_slot && entry.first == 0) return true;
+        token = &list_.tokens[atomicAdd(&list_.count, 1)];
+        token->landing = static_cast<std::uint32_t>(p_.layout.landing(
+            source, entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk)));
       }
       const int expert = last_at_most(offset, local_, static_cast<std::uint32_t>(at));
-      const std::uint32_t to = t_.first_row[expert] * kBlockM +
-                               t_.begin[batch.source * local_ + expert] +
+      const std::uint32_t to = t_.first_row[expert] * kBlockM + begin[expert] +
                                static_cast<std::uint32_t>(at) - offset[expert];
-      batch.place[d] = static_cast<std::int32_t>(to);
-      *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, to)) = {
-          static_cast<std::uint32_t>(batch.source), entry.pair, __float_as_uint(entry.weight), 0};
+      token->place[d] = static_cast<std::int32_t>(to);
+      if (d + 1 < kMaxTopk) token->place[d + 1] = -1;
       at = per_slot ? -1 : entry.next;
     }
-    return good;
+    return true;
   }
 
   __device__ layout::RouteEntry entry_of(std::int32_t source, std::int32_t at) const {
@@ -122,135 +197,84 @@ class Dispatcher {
             static_cast<std::int32_t>(raw.w)};
   }
 
-  /// Copies the tokens of a batch.
-  __device__ void stream(const Batch& batch) {
-    const std::uint32_t tokens = __ballot_sync(~0u, batch.place[0] >= 0);
-    if (tokens == 0) return;
-    std::uint32_t left = tokens, to_issue = tokens;
-    std::int32_t issue_at = 0;
-    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden * p_.layout.value_bytes);
-    for (int i = 0; i < kAhead; ++i) issue(batch, to_issue, issue_at);
-    float scales[2];
-    load_scales(batch, left, scales);
-    while (left != 0) {
-      const int from = __ffs(static_cast<int>(left)) - 1;
-      left &= left - 1;
-      std::int32_t place = -1;
+  /// Takes tokens from the list until none is left. Whole warp.
+  __device__ void copy_tokens() {
+    int token = take();
+    std::int32_t at = 0;
+    Piece now, next;
+    if (token >= 0) load(token, at, now);
+    while (token >= 0) {
+      const int this_token = token;
+      const std::int32_t this_at = at;
+      at += kPieceBytes;
+      if (at >= bytes_) {
+        at = 0;
+        token = take();
+      }
+      if (token >= 0) load(token, at, next);
+      store(this_token, this_at, now);
+      now = next;
+    }
+  }
+
+  /// The next token of the list, or -1. Whole warp.
+  __device__ int take() {
+    int token = 0;
+    if (lane_ == 0) token = atomicAdd(&list_.taken, 1);
+    token = __shfl_sync(~0u, token, 0);
+    return token < list_.count ? token : -1;
+  }
+
+  __device__ __forceinline__ void load(int token, std::int32_t at, Piece& piece) const {
+    const char* const from = p_.layout.token(p_.symmetric[p_.rank], 0, 0) +
+                             std::int64_t{list_.tokens[token].landing} * bytes_ + at + 16 * lane_;
 #pragma unroll
-      for (int d = 0; d < kMaxTopk; ++d) {
-        const std::int32_t there = __shfl_sync(~0u, batch.place[d], from);
-        if (lane_ == d) place = there;
-      }
-      store_scales(place, scales);
-      if (left != 0) load_scales(batch, left, scales);
-      for (std::int32_t at = 0; at < bytes; at += kPieceBytes) {
-        ptx::bulk_wait_source();  // of the piece before, whose slot is issued now
-        __syncwarp();
-        issue(batch, to_issue, issue_at);
-        const int slot = static_cast<int>(done_ % kPieces);
-        wait(&full_[slot], done_ / kPieces & 1);
-        if (place >= 0)
-          ptx::bulk_store(p_.layout.pool_token(p_.workspace, place) + at,
-                          pieces_ + slot * kPieceBytes, piece_bytes(bytes - at));
-        ptx::bulk_commit();
-        ++done_;
-      }
-    }
-    signal(batch);
+    for (int i = 0; i < kParts; ++i)
+      if (at + 16 * lane_ + 512 * i < bytes_)
+        piece.part[i] = __ldcg(reinterpret_cast<const uint4*>(from + 512 * i));
   }
 
-  /// Starts the next piece of the first token in `tokens`.
-  __device__ void issue(const Batch& batch, std::uint32_t& tokens, std::int32_t& at) {
-    if (tokens == 0) return;
-    const int from = __ffs(static_cast<int>(tokens)) - 1;
-    const std::int32_t source = __shfl_sync(~0u, batch.source, from);
-    const std::uint32_t token = __shfl_sync(~0u, batch.token, from);
-    const auto bytes = static_cast<std::int32_t>(p_.layout.config.hidden * p_.layout.value_bytes);
-    const std::uint32_t size = piece_bytes(bytes - at);
-    if (lane_ == 0) {
-      const int slot = static_cast<int>(issued_ % kPieces);
-      ptx::mbarrier_arrive_expect(&full_[slot], size);
-      ptx::bulk_load(pieces_ + slot * kPieceBytes,
-                     p_.layout.token(p_.symmetric[p_.rank], source, token) + at, size,
-                     &full_[slot]);
-    }
-    ++issued_;
-    at += kPieceBytes;
-    if (at < bytes) return;
-    at = 0;
-    tokens &= tokens - 1;
-  }
-
-  /// Scales of the first token in `tokens`: groups lane and lane + 32.
-  __device__ void load_scales(const Batch& batch, std::uint32_t tokens, float (&scales)[2]) const {
-    const int from = __ffs(static_cast<int>(tokens)) - 1;
-    const std::int32_t source = __shfl_sync(~0u, batch.source, from);
-    const float* const of_token = p_.layout.scales_of_token(p_.symmetric[p_.rank], source,
-                                                            __shfl_sync(~0u, batch.token, from));
-    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
-    for (int i = 0; i < 2; ++i)
-      if (lane_ + 32 * i < groups) scales[i] = __ldcg(of_token + lane_ + 32 * i);
-  }
-
-  /// `place`: one of the token's places in each lane, or -1.
-  __device__ void store_scales(std::int32_t place, const float (&scales)[2]) const {
-    const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
-    for (std::uint32_t lanes = __ballot_sync(~0u, place >= 0); lanes != 0; lanes &= lanes - 1) {
-      const std::int32_t to = __shfl_sync(~0u, place, __ffs(static_cast<int>(lanes)) - 1);
-      for (int i = 0; i < 2; ++i)
-        if (lane_ + 32 * i < groups)
-          p_.layout.pool_scales_of(p_.workspace, to / kBlockM, lane_ + 32 * i)[to % kBlockM] =
-              scales[i];
+  /// To all places of the token.
+  __device__ __forceinline__ void store(int token, std::int32_t at, const Piece& piece) const {
+    const Token& of = list_.tokens[token];
+    for (int d = 0; d < kMaxTopk; ++d) {
+      const std::int32_t place = of.place[d];
+      if (place < 0) break;
+      char* const to = p_.layout.pool_token(p_.workspace, place) + at + 16 * lane_;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i)
+        if (at + 16 * lane_ + 512 * i < bytes_)
+          *reinterpret_cast<uint4*>(to + 512 * i) = piece.part[i];
     }
   }
 
-  /// The tokens of a batch are in all their places.
-  __device__ void signal(const Batch& batch) {
-    ptx::bulk_wait_done();
-    // Scales and origins were ordinary stores; loaders read scales in bulk.
-    ptx::fence_proxy_async_global();
-    __syncwarp();
+  /// The tokens of the list are in all their places.
+  __device__ void signal() {
     ptx::fence_gpu();
-#pragma unroll
-    for (int d = 0; d < kMaxTopk; ++d)
-      if (batch.place[d] >= 0) signals_.dispatched(batch.place[d] / kBlockM, 1);
-  }
-
-  __device__ static std::uint32_t piece_bytes(std::int32_t left) {
-    return static_cast<std::uint32_t>(left < kPieceBytes ? left : kPieceBytes);
+    for (int token = static_cast<int>(threadIdx.x); token < list_.count; token += kThreads)
+      for (int d = 0; d < kMaxTopk && list_.tokens[token].place[d] >= 0; ++d)
+        signals_.dispatched(list_.tokens[token].place[d] / kBlockM, 1);
   }
 
   const FusedParams& p_;
   const RouteTables& t_;
-  std::uint8_t* pieces_;  ///< [kPieces][kPieceBytes]
-  std::uint64_t* full_;   ///< [kPieces]
+  List& list_;
   const sync::WaitContext& context_;
   FencedPolicy policy_;
   sync::MoeSignals<FencedPolicy> signals_;
   int lane_;
   std::int32_t local_;
-  std::uint32_t issued_ = 0, done_ = 0;  ///< pieces, of all tokens so far
+  std::int32_t bytes_;  ///< of a token's values
 };
 
-/// All warps of the block. Where steps and staging will be lie pieces and their barriers. False: an
-/// entry cannot be.
+/// All warps of the block; uses the memory where steps will be. False: an entry cannot be.
 __device__ inline bool dispatch(const FusedParams& p, const RouteTables& tables, BlockShared& s,
                                 const sync::WaitContext& context) {
-  constexpr int kBarriers = kWarps * kPieces;
-  static_assert(offsetof(TileShared, b) == sizeof(TileShared::a) && kBarriers <= kThreads &&
-                sizeof(TileShared::staging) >= kBarriers * sizeof(std::uint64_t));
-  auto* const full = reinterpret_cast<std::uint64_t*>(s.tiles.staging);
-  if (threadIdx.x < kBarriers) ptx::mbarrier_init(&full[threadIdx.x], 1);
-  ptx::fence_mbarrier_init();
-  __syncthreads();
-  const int ring = static_cast<int>(threadIdx.x / 32) * kPieces;
-  const bool good =
-      Dispatcher(p, tables, s.tiles.a[0] + ring * kPieceBytes, full + ring, context).run();
-  const bool all = __syncthreads_and(good);
-  if (threadIdx.x < kBarriers) ptx::mbarrier_invalidate(&full[threadIdx.x]);
+  const bool good = Dispatcher(p, tables, s, context).run();
+  // The list lay where bulk copies write next.
   ptx::fence_proxy_async_shared();
   __syncthreads();
-  return all;
+  return good;
 }
 
 }  // namespace xstage::moe

@@ -147,7 +147,9 @@ __device__ inline void run_loader(const FusedParams& p, const FusedMaps& maps, B
   for (schedule::MoeTile tile; tiles.take(position, tile);) {
     const bool first = tile.linear == schedule::Linear::kFirst;
     const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
-    if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
+    // A place counts twice: its origin and scales, and its token.
+    if (!(first ? signals.wait_dispatched(tile.row, 2 * tile.tokens)
+                : signals.wait_linear1(tile.row)))
       break;
     if (p.marks != nullptr) (first ? waited[0] : waited[1]) += ptx::globaltimer() - before;
     // What the wait acquired was partly written by ordinary stores; it is read by bulk copies.
