@@ -75,7 +75,7 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
       for (const char* routing : {"balanced", "zipf:1.2", "remote:0.875"})
         for (const std::int64_t tokens : {896, 3072, 6144, 12288, 20480})
           if (const auto done = add(shape, routing, tokens); !done) return done.error();
-    plan.leads = {1, 4, 16, 64};
+    plan.leads = {1, 4, 16, 32, 64};
     plan.launches = 6;
     plan.predicted = false;
   } else if (options.table.empty()) {

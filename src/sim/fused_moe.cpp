@@ -115,7 +115,8 @@ std::vector<schedule::MoeSchedule> fused_candidates(const FusedMoe& moe) {
   std::vector<schedule::MoeSchedule> out{wave_schedule(moe.setup)};
   // A lead that was measured, where it comes near enough: tiles of Linear-1 take longer than those
   // of Linear-2, so that half of the covering lead already waits little.
-  for (const std::int64_t lead : {cover <= 32 ? std::int64_t{16} : cover, std::int64_t{64}})
+  for (const std::int64_t lead :
+       {cover <= 32 ? std::int64_t{16} : cover, std::int64_t{32}, std::int64_t{64}})
     if (2 * lead >= cover && (out.size() == 1 || lead > out.back().lead))
       out.push_back(schedule::MoeSchedule::interleaved(lead));
   return out;
