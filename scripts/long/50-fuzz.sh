@@ -2,9 +2,10 @@
 # libFuzzer on every reader of files, five minutes each
 # limit: 2400 s
 # XSTAGE_FUZZ_SECONDS: another time for each; a reader's name as second argument: that one alone.
+# XSTAGE_FUZZ_SEED: other inputs; by default a change meets those that the one before it met.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-seconds=${XSTAGE_FUZZ_SECONDS:-300}
+seconds=${XSTAGE_FUZZ_SECONDS:-300} seed=${XSTAGE_FUZZ_SEED:-20260725}
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 install_missing clang++-19=clang-19 libclang-rt-19-dev
@@ -24,8 +25,8 @@ fuzz() {
   local reader=$1
   local work=build-asan/found/$reader log=build-asan/$1.log
   mkdir -p "$work"
-  "build-asan/tests/fuzz/$reader" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -max_len=16384 -print_final_stats=1 -artifact_prefix="$work/crash-" \
+  "build-asan/tests/fuzz/$reader" -seed="$seed" -max_total_time="$seconds" -timeout=10 \
+    -rss_limit_mb=2048 -max_len=16384 -print_final_stats=1 -artifact_prefix="$work/crash-" \
     "$work" "tests/fuzz/corpus/${reader#fuzz_}" >"$log" 2>&1 || {
     tail -n 40 "$log" >&2
     echo "$reader: failed; its input is in $work" >&2
@@ -35,5 +36,5 @@ fuzz() {
     "$(grep -o 'cov: [0-9]*' "$log" | tail -n 1), $(date +%T)"
 }
 export -f fuzz
-export seconds
+export seconds seed
 printf '%s\n' "${readers[@]}" | xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz {}'
