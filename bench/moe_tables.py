@@ -92,6 +92,14 @@ def with_peers(tokens):
                    "bound": max(alone.get(key, 0) if tokens == 8192 else 0, n["link"], weights_us(n["layer"]))}
 
 
+def peer_over_sweep(tokens):
+    """Times of the peer over those of `auto` in the sweep, balanced rows; empty where it has no such row."""
+    peer = peer_times()
+    return [peer[n["layer"]["shape"], tokens] / median(n["auto"]) for n in rows_of("moe_sweep.json")
+            if n["layer"]["routing"] == "balanced" and n["layer"]["tokens"] == tokens
+            and (n["layer"]["shape"], tokens) in peer]
+
+
 def made(name):
     document = load("results", name)
     at, node = document["provenance"], document["node"]
@@ -117,13 +125,10 @@ def peers():
                    f"{median(n['best']):.0f}, {name_of(n['best'])} | {slot} | {n['peer']:.0f} | {n['peer'] / us:.2f} | "
                    f"{n['products']:.0f} | {alone} | {cublas} |")
         yield ""
-        warm = {n["layer"]["shape"]: median(n["auto"]) for n in rows_of("moe_sweep.json")
-                if n["layer"]["routing"] == "balanced" and n["layer"]["tokens"] == tokens}
         text = f"{tokens} tokens, geometric mean of peer / `auto`: {geometric_mean(ratios):.3f}"
-        if warm:
-            peer = peer_times()
-            text += (f"; in the sweep, which lets the GPUs rest nowhere, "
-                     f"{geometric_mean([peer[s, tokens] / us for s, us in warm.items() if (s, tokens) in peer]):.3f}")
+        swept = peer_over_sweep(tokens)
+        if swept:
+            text += f"; in the sweep, which lets the GPUs rest nowhere, {geometric_mean(swept):.3f}"
         yield text + "."
         yield ""
 

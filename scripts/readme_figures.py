@@ -15,12 +15,15 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+import moe_tables  # noqa: E402
+import ulysses_tables  # noqa: E402
+
 DATA = ROOT / "data" / "h200x2"
 RESULTS = ROOT / "results" / "h200x2"
 UNSEEN = ["samples_unseen.csv", "samples_unseen_bursts.csv"]
 PROFILE = ROOT / "profiles" / "h200-nv18-x2.json"
 README = ROOT / "README.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 SAMPLES = ["window_samples.csv", "remote_store_samples.csv", "per_sm_bursts.csv", "sm_groups.json"]
 
 
@@ -65,6 +68,33 @@ def table(executable):
         f"{drain['both_ways_gb_per_s']:.1f} GB/s each way when both send."])
 
 
+def row_against(what, against, ratios):
+    return (f"| {what} | {against} | {moe_tables.geometric_mean(ratios):.2f} × "
+            f"({min(ratios):.2f} to {max(ratios):.2f}) |")
+
+
+def kernels(_):
+    """How the fused kernels compare, from the same results as the tables of their pages."""
+    rows = []
+    peer = "a peer's kernel on another such node"
+    beside_peer = lambda tokens: [row["peer"] / moe_tables.median(row["auto"]) for row in moe_tables.with_peers(tokens)]
+    layer = "[MoE layer](docs/moe.md), w8a8, 6 layers,"
+    rows.append(row_against(f"{layer} 8192 tokens a rank", peer, beside_peer(8192)))
+    rows.append(row_against("the same without rests between launches", peer, moe_tables.peer_over_sweep(8192)))
+    rows.append(row_against(f"{layer} 1024 tokens a rank", peer, beside_peer(1024)))
+    torch = ulysses_tables.load("torch.json")["layers"]
+    rows.append(row_against(f"[attention](docs/ulysses.md) alone, {len(torch)} shapes", "cuDNN in the same run",
+                            [entry["over_cudnn"] for entry in torch]))
+    lengths = (8192, 16384, 32768)
+    beside = {e["layer"]["seq"]: e["time_us"] for e in torch if e["layer"]["name"] == "paper"}
+    fused = {e["layer"]["seq"]: e for e in ulysses_tables.layers() if e["layer"]["shape"] == "paper"}
+    rows.append("| attention and its output All-to-All fused, 4 heads, S = 8192 / 16384 / 32768 | permutes and NCCL after it | "
+                + " / ".join(f"{beside[s]['attention + nccl'] / beside[s]['fused']:.2f}" for s in lengths) + " × |")
+    rows.append("| the same: what the All-to-All adds | attention alone | "
+                + " / ".join(f"{100 * fused[s]['residual_share']:.2f}" for s in lengths) + " % |")
+    return "\n".join(["| kernels on two H200 | against | times as fast |", "| --- | --- | ---: |", *rows])
+
+
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -80,14 +110,17 @@ def same(old, new):
 
 def main():
     text = README.read_text()
-    before, rest = text.split(BEGIN)
-    old, after = rest.split(END)
-    new = f"\n{table(sys.argv[1])}\n"
+    for name, make in (("figures", table), ("kernels", kernels)):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        old, after = rest.split(end)
+        new = f"\n{make(sys.argv[1])}\n"
+        if "--check" in sys.argv and not same(old, new):
+            print(f"README.md says:{old}\nthe data say:{new}\nmake them anew: scripts/readme_figures.py build/xstage")
+            return 1
+        text = before + begin + new + end + after
     if "--check" not in sys.argv:
-        README.write_text(before + BEGIN + new + END + after)
-    elif not same(old, new):
-        print(f"README.md says:{old}\nthe data say:{new}\nmake them anew: scripts/readme_figures.py build/xstage")
-        return 1
+        README.write_text(text)
     return 0
 
 
