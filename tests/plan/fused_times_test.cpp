@@ -73,7 +73,8 @@ TEST(FusedTimes, NearAMeasuredLaunchItsTimeCounts) {
   EXPECT_NEAR(of.at({1e5, 2.5e4, 1.5}), 1e5, 1);
   EXPECT_NEAR(of.at({100, 100, 1.5}), 100, 0.1);
   EXPECT_NEAR(of.at({100, 25, 90}), 100, 0.1);
-  measured["fit"]["layers"][0]["corrections"][2]["residuals"] = {launch(0, 1.2)};
+  measured["fit"]["layers"][0]["corrections"][2]["residuals"] =
+      nlohmann::json::array({launch(0, 1.2)});
   EXPECT_EQ(parse_fused_times(measured.dump()).error().field, "fit.layers.corrections.residuals");
 }
 
