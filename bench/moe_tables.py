@@ -92,12 +92,18 @@ def with_peers(tokens):
                    "bound": max(alone.get(key, 0) if tokens == 8192 else 0, n["link"], weights_us(n["layer"]))}
 
 
-def peer_over_sweep(tokens):
-    """Times of the peer over those of `auto` in the sweep, balanced rows; empty where it has no such row."""
+HOT = "moe_sweep_hot.json"  # nine launches of a schedule in a row instead of three: large layers at the power limit
+
+
+def swept_us(tokens, name="moe_sweep.json"):
+    """Times of `auto` in a sweep, balanced rows, by layer; empty where it has no such row."""
+    return {n["layer"]["shape"]: median(n["auto"]) for n in rows_of(name)
+            if n["layer"]["routing"] == "balanced" and n["layer"]["tokens"] == tokens}
+
+
+def peer_over(us_of, tokens):
     peer = peer_times()
-    return [peer[n["layer"]["shape"], tokens] / median(n["auto"]) for n in rows_of("moe_sweep.json")
-            if n["layer"]["routing"] == "balanced" and n["layer"]["tokens"] == tokens
-            and (n["layer"]["shape"], tokens) in peer]
+    return [peer[shape, tokens] / us for shape, us in us_of.items() if (shape, tokens) in peer]
 
 
 def made(name):
@@ -126,9 +132,11 @@ def peers():
                    f"{n['products']:.0f} | {alone} | {cublas} |")
         yield ""
         text = f"{tokens} tokens, geometric mean of peer / `auto`: {geometric_mean(ratios):.3f}"
-        swept = peer_over_sweep(tokens)
+        swept, hot = swept_us(tokens), swept_us(tokens, HOT)
         if swept:
-            text += f"; in the sweep, which lets the GPUs rest nowhere, {geometric_mean(swept):.3f}"
+            text += (f"; in the sweep, which lets the GPUs rest nowhere, {geometric_mean(peer_over(swept, tokens)):.3f}; in one with nine launches "
+                     f"of each schedule in a row, large layers at the power limit throughout (`{HOT}`), {geometric_mean(peer_over(hot, tokens)):.3f}, with "
+                     + ", ".join(f"{shape} {us:.0f}" for shape, us in hot.items() if (shape, tokens) in peer_times()))
         yield text + "."
         yield ""
 
@@ -217,15 +225,17 @@ TARGETS_1024 = {"lingbot-video": 170, "hy3": 670, "qwen3.5-397b": 940, "deepseek
 
 
 def floors():
-    yield "| what | measured | bound | floor | target | | of it |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    yield "| what | measured | three / nine launches in a row | bound | floor | target | | of it |"
+    yield "| --- " * 8 + "|"
 
-    def line(what, measured, bound, floor, target, lower_is_better=True, digits=0, parts=""):
+    def line(what, measured, bound, floor, target, lower_is_better=True, digits=0, parts="", hot=()):
         better = (lambda a, b: a <= b) if lower_is_better else (lambda a, b: a >= b)
-        word = "target met" if better(measured, target) else "floor met, target missed" if better(measured, floor) else "**missed**"
+        always = lambda wanted: all(better(value, wanted) for value in (measured, *hot))
+        word = ("target met" if always(target) else "target met on rested GPUs only" if better(measured, target) and always(floor)
+                else "floor met, target missed" if always(floor) else "**missed**")
         sign = "≤" if lower_is_better else "≥"
-        return (f"| {what} | {measured:.{digits}f} | {bound} | {sign} {floor:.{digits}f} | {sign} {target:.{digits}f} | {word} | "
-                f"{parts} |")
+        return (f"| {what} | {measured:.{digits}f} | {' / '.join(f'{value:.{digits}f}' for value in hot)} | {bound} | "
+                f"{sign} {floor:.{digits}f} | {sign} {target:.{digits}f} | {word} | {parts} |")
 
     def parts(n):
         phases = n["phases"]
@@ -234,13 +244,16 @@ def floors():
 
     for tokens in (8192, 1024):
         ratios = []
+        in_a_row = [us_of for us_of in (swept_us(tokens), swept_us(tokens, HOT)) if us_of]
         for n in with_peers(tokens):
             shape, us = n["layer"]["shape"], median(n["auto"])
             ratios.append(n["peer"] / us)
             target = 1.2 * max(n["alone"], n["link"]) if tokens == 8192 else TARGETS_1024[shape]
-            yield line(f"{shape}, {tokens} tokens, µs", us, f"{n['bound']:.0f}", n["peer"], target, parts=parts(n))
+            yield line(f"{shape}, {tokens} tokens, µs", us, f"{n['bound']:.0f}", n["peer"], target, parts=parts(n),
+                       hot=[us_of[shape] for us_of in in_a_row])
         if tokens == 8192:
-            yield line("geometric mean of peer / `auto`, 8192 tokens", geometric_mean(ratios), "", 1.15, 1.45, False, 3)
+            yield line("geometric mean of peer / `auto`, 8192 tokens", geometric_mean(ratios), "", 1.15, 1.45, False, 3,
+                       hot=[geometric_mean(peer_over(us_of, tokens)) for us_of in in_a_row])
     alone = gemm_alone()["lingbot-video", 8192]
     rows = list(rows_of("moe_sweep.json"))
     for n in rows:
@@ -249,12 +262,16 @@ def floors():
             bound = max(alone, n["link"])
             yield line("lingbot-video, 7/8 of the rows remote, over the larger of a GEMM alone and link", median(n["auto"]) / bound,
                        f"{bound:.0f} µs", 1.25, 1.1, True, 2, f"{median(n['auto']):.0f} µs; {parts(n)}")
-    late = max(rows, key=lambda n: (n["over"] > 1 + n["spread"], n["over"]))
-    yield line("`auto` over the fastest schedule, worst row; floor: the spread of its launches", late["over"], "1",
-               1 + late["spread"], 1.0, True, 3, f"{where(late['layer'])}; spread {100 * late['spread']:.1f} %")
-    worst = max(((e, run, n) for n in rows for run, e in zip(n["named"], n["errors"])), key=lambda x: abs(x[0]))
+    hot = list(rows_of(HOT))
+    late_of = lambda rows: max(rows, key=lambda n: (n["over"] > 1 + n["spread"], n["over"]))
+    late, late_hot = late_of(rows), late_of(hot)
+    yield line("`auto` over the fastest schedule, worst row; floor: the spread of its few launches, a weak one", late["over"], "1",
+               1 + late["spread"], 1.0, True, 3, f"{where(late['layer'])}; spread {100 * late['spread']:.1f} %; nine launches in a row: "
+               f"{late_hot['over']:.3f}, spread {100 * late_hot['spread']:.0f} %")
+    worst_of = lambda rows: max(((e, run, n) for n in rows for run, e in zip(n["named"], n["errors"])), key=lambda x: abs(x[0]))
+    worst = worst_of(rows)
     yield line("predicted against measured, worst of the sweep, %", 100 * abs(worst[0]), "", 20, 8, True, 1,
-               f"{where(worst[2]['layer'])}, {name_of(worst[1])}")
+               f"{where(worst[2]['layer'])}, {name_of(worst[1])}", hot=[100 * abs(worst[0]), 100 * abs(worst_of(hot)[0])])
 
 
 PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "mechanism": mechanism, "ep8": ep8, "bf16": bf16}, "moe_sweep.md": {"sweep": sweep}}

@@ -54,7 +54,7 @@ def table(executable):
         run(executable, "fit", *samples, "--name", "h200-nv18-x2", "--out", profile)
         validation = run(executable, "validate", "--profile", profile, *samples, "--folds")
     drain = json.loads(PROFILE.read_text())["drain"]
-    rows = rows_of(unseen, "at random points")
+    rows = rows_of(unseen, "16-byte stores one way, at random points")
     coupled = next(law for law in unseen["laws"] if "coupled" in law["law"])
     median, p95 = pair(coupled["period"], 100, 0)
     rows.append(f"| for comparison: period if every burst waited for its completion | {unseen['windowed']['n']} | {median} % | {p95} % |")
@@ -80,7 +80,8 @@ def kernels(_):
     beside_peer = lambda tokens: [row["peer"] / moe_tables.median(row["auto"]) for row in moe_tables.with_peers(tokens)]
     layer = "[MoE layer](docs/moe.md), w8a8, 6 layers,"
     rows.append(row_against(f"{layer} 8192 tokens a rank", peer, beside_peer(8192)))
-    rows.append(row_against("the same without rests between launches", peer, moe_tables.peer_over_sweep(8192)))
+    rows.append(row_against("the same, nine launches in a row: at the power limit", peer,
+                            moe_tables.peer_over(moe_tables.swept_us(8192, moe_tables.HOT), 8192)))
     rows.append(row_against(f"{layer} 1024 tokens a rank", peer, beside_peer(1024)))
     torch = ulysses_tables.load("torch.json")["layers"]
     rows.append(row_against(f"[attention](docs/ulysses.md) alone, {len(torch)} shapes", "cuDNN in the same run",
