@@ -106,6 +106,7 @@ class MoeBench {
     if (plan.layers.front().weights != shapes::WeightFormat::kW8A8)
       console_.log(fmt::format("no times of the kernel in {} are there to predict from: no auto",
                                options_.layer.weights));
+    if (!plan.not_predicted.empty()) console_.log("no auto: " + plan.not_predicted);
     probe_output(options_.out);
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
@@ -300,7 +301,7 @@ class MoeBench {
     out.schedules.push_back(choice.candidates[choice.best].schedule);
     out.choice = {{"schedule", label(out.schedules.back())},
                   {"reason", choice.reason},
-                  {"products", model->times.source}};
+                  {"products", (model->times.measured ? "" : "assumed: ") + model->times.source}};
     for (const MoeSchedule& s : out.schedules)
       out.predicted_us.push_back(sim::predict(*model, s, layer.seed).time_us);
     return out;

@@ -4,6 +4,9 @@
 
 #include <string_view>
 
+#include "cli/moe_simulation.hpp"
+#include "xstage/sim/fused_moe.hpp"
+
 namespace xstage::cli {
 namespace {
 
@@ -98,6 +101,13 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
                      options.layer.weights, "w8a8 with --table kernel");
   // Nothing was measured to predict the others from; asked for, that is an error later on.
   plan.predicted = plan.predicted && (timed || options.predict);
+  for (const MoeLayer& layer : plan.layers)
+    if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile)
+      if (auto error = too_many_tiles(layer, layer.tokens, sim::kFusedBlockN)) {
+        if (options.predict) return *error;
+        plan.not_predicted = error->message();
+        plan.predicted = false;
+      }
   if (!options.leads.empty()) plan.leads = options.leads;
   if (options.launches > 0) plan.launches = options.launches;
   plan.cold = plan.cold || options.cold;

@@ -37,6 +37,7 @@ struct MoeBenchPlan {
   bool both_ways = false;      ///< what `auto` took also with a token sent once a slot
   bool cublas = false;         ///< beside our products alone
   bool predicted = true;       ///< with `auto`, and the predicted time of every run
+  std::string not_predicted;   ///< why not, where a layer is too large
 };
 
 /// The error names the option and its value.

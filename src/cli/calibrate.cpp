@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/inputs.hpp"
+#include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
 #include "cli/verbs.hpp"
@@ -328,7 +329,9 @@ void add_calibrate(CLI::App& app, Session& session) {
                    "Unseen windowed points to measure and compare with the fitted profile, and "
                    "two fifths as many isolated bursts")
       ->check(CLI::Range(0, 100000));
-  verb->add_option("--seed", options->seed, "Of the unseen points")->capture_default_str();
+  verb->add_option("--seed", options->seed, "Of the unseen points")
+      ->check(refuse_seed_out_of_range)
+      ->capture_default_str();
   verb->add_option("--gpus", options->gpus, "GPUs to use, 0,1,...; default: all that are visible")
       ->delimiter(',');
   verb->add_option("--litmus-rounds", options->litmus_rounds,

@@ -82,6 +82,7 @@ int Console::fail(const Error& error) const { return fail(error, nlohmann::json:
 
 int Console::fail(const Error& error, nlohmann::json partial) const {
   partial["error"] = to_json(error);
+  if (partial.contains("ok")) partial["ok"] = false;  // whatever was right until then
   document(partial);
   std::fflush(stdout);
   log("xstage: " + message_of(error));

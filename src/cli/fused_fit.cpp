@@ -213,6 +213,7 @@ Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::Fused
                      shapes::name(layer.weights),
                      "w8a8, or a schedule given by name instead of auto");
   const auto [spec, traffic] = simulated_layer(layer, routing);
+  if (auto error = too_many_tiles(layer, spec.tokens, sim::kFusedBlockN)) return *error;
   return sim::set_up_fused_moe(profile, times, spec, traffic);
 }
 

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "cli/sim_prober.hpp"
+#include "xstage/input_file.hpp"
 
 namespace xstage::cli {
 
@@ -29,10 +30,7 @@ model::Profile profile_or_shipped(const std::string& file) {
 
 plan::FusedTimes kernel_times_or_shipped(const std::string& file) {
   if (file.empty()) return plan::fused_times();
-  std::ifstream in(file);
-  if (!in)
-    throw Failure(bad_input("the file cannot be read", "--kernel-times", file,
-                            "what xstage bench moe --table kernel wrote"));
+  const std::ifstream in = open_input(file, "--kernel-times").value();
   std::ostringstream text;
   text << in.rdbuf();
   return plan::parse_fused_times(text.str()).value();

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstdlib>
+
 #include "xstage/limits.hpp"
 
 namespace xstage::cli {
@@ -21,8 +24,10 @@ Error missing(const char* field) {
 
 }  // namespace
 
-std::string refuse_negative_seed(const std::string& text) {
-  if (text.starts_with('-'))
+std::string refuse_seed_out_of_range(const std::string& text) {
+  errno = 0;
+  (void)std::strtoull(text.c_str(), nullptr, 0);
+  if (text.starts_with('-') || errno == ERANGE)  // which the parser takes for the largest there is
     throw Failure(bad_input("a seed is not allowed", "--seed", text, "0 to 18446744073709551615"));
   return {};
 }
@@ -48,7 +53,7 @@ void add_moe_layer_options(CLI::App& app, MoeLayerOptions& options) {
   app.add_option("--routing", options.routing, "balanced, zipf:S, remote:F or file:PATH")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of everything random")
-      ->check(refuse_negative_seed)
+      ->check(refuse_seed_out_of_range)
       ->capture_default_str();
   for (const char* name : {"--hidden", "--intermediate", "--experts", "--topk", "--tokens",
                            "--ranks", "--weights", "--routing", "--seed"})
@@ -122,7 +127,7 @@ void add_attention_layer_options(CLI::App& app, AttentionLayerOptions& options) 
   app.add_option("--head-dim", options.head_dim, "Size of a head");
   app.add_option("--ranks", options.ranks, "Ulysses degree")->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of everything random")
-      ->check(refuse_negative_seed)
+      ->check(refuse_seed_out_of_range)
       ->capture_default_str();
   for (const char* name : {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads",
                            "--head-dim", "--ranks", "--seed"})

@@ -39,9 +39,9 @@ struct MoeLayer {
   Result<shapes::Routing> make_routing() const;
 };
 
-/// A check for options that are 64-bit seeds: a negative number is refused, not wrapped around.
+/// A check for options that are 64-bit seeds: what none holds is refused, not wrapped or cut off.
 /// Throws Failure.
-std::string refuse_negative_seed(const std::string& text);
+std::string refuse_seed_out_of_range(const std::string& text);
 
 /// Registers --shape, --hidden, --intermediate, --experts, --topk, --tokens, --ranks, --weights,
 /// --routing and --seed. `options` must outlive the parse.

@@ -1,7 +1,8 @@
 #include "cli/moe_simulation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdint>
 
 #include "cli/simulation_document.hpp"
 
@@ -34,16 +35,38 @@ SimulatedLayer simulated_layer(const MoeLayer& layer, const shapes::Routing& rou
   return out;
 }
 
+std::optional<Error> too_many_pairs(const MoeLayer& layer, std::int64_t tokens) {
+  if (tokens * layer.ranks * layer.shape.topk <= kMostPlannedPairs) return {};
+  return bad_input("too many (token, expert) pairs to plan with", "--tokens",
+                   std::to_string(tokens),
+                   fmt::format("up to {} for this layer: tokens x ranks x k up to 2^26",
+                               kMostPlannedPairs / (layer.ranks * layer.shape.topk)));
+}
+
+std::optional<Error> too_many_tiles(const MoeLayer& layer, std::int64_t tokens,
+                                    std::int32_t block_n) {
+  constexpr std::int32_t kBlockM = 128;
+  const auto tiling =
+      schedule::moe_tiling(layer.shape.hidden, layer.shape.intermediate, kBlockM, block_n);
+  if (!tiling.valid()) return {};  // said elsewhere, by the sizes that it comes from
+  // As though every expert's last row were part-filled, so that nothing need be drawn.
+  const std::int64_t pairs = tokens * layer.ranks * layer.shape.topk;
+  const std::int64_t rows = pairs / kBlockM + std::min(pairs, layer.shape.experts);
+  const double tiles = static_cast<double>(rows) * (tiling.n1 + tiling.n2);
+  if (tiles <= static_cast<double>(kMostSimulatedTiles)) return {};
+  return bad_input("too many tiles to simulate", "--tokens", std::to_string(tokens),
+                   fmt::format("up to 2^20 tiles of all ranks; these are {:.2g}", tiles));
+}
+
 Result<sim::MoeSetup> moe_setup(const model::Profile& profile, const MoeLayer& layer,
                                 const sim::MoeOptions& options) {
-  // A simulation holds rows and SMs of all ranks; this keeps it within minutes and a few GB.
-  constexpr std::int64_t kMaxPairs = std::int64_t{1} << 28;
-  if (layer.tokens * layer.ranks * layer.shape.topk > kMaxPairs)
-    return bad_input("too many (token, expert) pairs to simulate", "--tokens",
-                     std::to_string(layer.tokens), "tokens x ranks x k up to 2^28");
+  // Before the drawing, unless a file says how many tokens there are.
+  if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile)
+    if (auto error = too_many_tiles(layer, layer.tokens)) return *error;
   const auto routing = layer.make_routing();
   if (!routing) return routing.error();
   const auto [spec, traffic] = simulated_layer(layer, *routing);
+  if (auto error = too_many_tiles(layer, spec.tokens)) return *error;
   return sim::set_up_moe(profile, spec, traffic, options);
 }
 

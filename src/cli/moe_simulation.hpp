@@ -1,12 +1,27 @@
 // A MoE layer of the command line as a simulated kernel; shared by simulate and plan.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/layer_options.hpp"
 #include "xstage/sim/moe_layer.hpp"
 
 namespace xstage::cli {
+
+/// Tiles of one schedule beyond which nothing is simulated: a plan simulates up to ten schedules,
+/// at one to five µs a tile. For every layer and every verb that simulates.
+inline constexpr std::int64_t kMostSimulatedTiles = std::int64_t{1} << 20;
+
+/// (token, expert) pairs beyond which no routing is drawn to simulate or plan with: as many as that
+/// many tiles hold in the narrowest layer, drawn in seconds.
+inline constexpr std::int64_t kMostPlannedPairs = std::int64_t{1} << 26;
+
+/// Why the layer, with so many tokens a rank, is not drawn or simulated; nothing: it is.
+std::optional<Error> too_many_pairs(const MoeLayer& layer, std::int64_t tokens);
+std::optional<Error> too_many_tiles(const MoeLayer& layer, std::int64_t tokens,
+                                    std::int32_t block_n = 128);
 
 /// A layer and who sends how many tokens to which expert, as the simulator takes them.
 struct SimulatedLayer {

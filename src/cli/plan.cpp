@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
+#include "cli/moe_simulation.hpp"
 #include "cli/plan_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/spans_audit.hpp"
@@ -184,7 +187,7 @@ plan::StoreChoice store_choice(const PlanVerb& verb) {
 void add(const SimulatedPlan& simulated, json& document) {
   for (const json& schedule : simulated.schedules) document["schedules"].push_back(schedule);
   for (const json& what : simulated.assumed) document["assumed"].push_back(what);
-  if (!simulated.warning.empty()) document["warnings"].push_back(simulated.warning);
+  for (const std::string& warning : simulated.warnings) document["warnings"].push_back(warning);
   if (simulated.choice.is_null()) return;
   document["closed_form_choice"] = document["choice"];
   json& choice = document["choice"];
@@ -202,7 +205,7 @@ void print(const Console& console, const SimulatedPlan& simulated) {
   if (!simulated.choice.is_null())
     console.text("chosen    " + simulated.choice["reason"].get<std::string>());
   for (const json& what : simulated.assumed) console.text("assumed   " + what.get<std::string>());
-  if (!simulated.warning.empty()) console.text("warning   " + simulated.warning);
+  for (const std::string& warning : simulated.warnings) console.text("warning   " + warning);
 }
 
 int finish(const Console& console, const PlanVerb& verb, const model::Profile& profile,
@@ -230,15 +233,19 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
 }
 
 /// What this project's kernel is expected to take, from its own measured times; null where it has
-/// no tiles for the layer or was not measured in its format, or the rate was given by the user.
+/// no tiles for the layer or was not measured in its format, or the rate was given by the user, and
+/// with a warning where it could not be simulated.
 json fused_plan(const PlanVerb& verb, const model::Profile& profile, const MoeLayer& layer,
-                const shapes::Routing& routing) {
+                const shapes::Routing& routing, std::vector<std::string>& warnings) {
   constexpr std::int64_t kColumns = 256, kDepth = 128;
   if (verb.closed_form_only || verb.tflops || layer.weights != shapes::WeightFormat::kW8A8 ||
       layer.shape.hidden % kColumns != 0 || layer.shape.intermediate % kDepth != 0)
     return {};
   const auto chosen = choose_fused(profile, plan::fused_times(), layer, routing);
-  if (!chosen) return {};
+  if (!chosen) {
+    warnings.push_back("this project's kernel is not predicted: " + chosen.error().message());
+    return {};
+  }
   const json& lead = chosen->choice["lead"];
   return {{"choice",
            {{"schedule", chosen->choice["schedule"]},
@@ -303,6 +310,8 @@ int run_moe(const Console& console, const PlanVerb& verb) {
   const MoeLayer layer = resolve(verb.moe).value();
   refuse_overwriting({verb.profile}, verb.out);
   const model::Profile profile = profile_of(verb.profile);
+  if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile)
+    if (auto error = too_many_pairs(layer, layer.tokens)) return console.fail(*error);
   const shapes::Routing routing = layer.make_routing().value();
   const plan::MoeProblem problem = problem_of(layer, routing);
   const plan::MathRates rates =
@@ -312,10 +321,10 @@ int run_moe(const Console& console, const PlanVerb& verb) {
                                     problem.experts, layer.ranks, most_rows(problem),
                                     problem.block_m, problem.block_n, profile.node.sms);
   const plan::Plan p = plan::plan_moe(profile, problem, rates, store_choice(verb)).value();
-  return finish(console, verb, profile, p, to_json(layer), "schedule",
-                verb.closed_form_only ? SimulatedPlan{}
-                                      : simulate_plan(profile, layer, p, verb.tflops.has_value()),
-                fused_plan(verb, profile, layer, routing));
+  SimulatedPlan simulated;
+  if (!verb.closed_form_only) simulated = simulate_plan(profile, layer, p, verb.tflops.has_value());
+  const json fused = fused_plan(verb, profile, layer, routing, simulated.warnings);
+  return finish(console, verb, profile, p, to_json(layer), "schedule", simulated, fused);
 }
 
 int run_ulysses(const Console& console, const PlanVerb& verb) {

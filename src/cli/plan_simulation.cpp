@@ -23,12 +23,12 @@ SimulatedPlan simulate_plan(const model::Profile& profile, const MoeLayer& layer
   }
   const auto setup = moe_setup(profile, layer, options);
   if (!setup) {
-    out.warning = "not simulated: " + setup.error().message();
+    out.warnings.push_back("not simulated: " + setup.error().message());
     return out;
   }
   const auto choice = sim::choose_moe_schedule(*setup, layer.seed);
   if (!choice) {
-    out.warning = "not simulated: " + choice.error().message();
+    out.warnings.push_back("not simulated: " + choice.error().message());
     return out;
   }
   for (const sim::MoeCandidate& candidate : choice->candidates)
@@ -48,7 +48,7 @@ SimulatedPlan simulate_plan(const model::Profile& profile, const AttentionLayer&
   if (given_tiles) options.tile_us = plan.phases[0].tile_us;
   const auto setup = ulysses_setup(profile, layer, options);
   if (!setup) {
-    out.warning = "not simulated: " + setup.error().message();
+    out.warnings.push_back("not simulated: " + setup.error().message());
     return out;
   }
   sim::UlyssesKernel kernel = setup->kernel;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/layer_options.hpp"
 #include "xstage/plan/plan.hpp"
@@ -15,7 +16,7 @@ struct SimulatedPlan {
   nlohmann::json schedules = nlohmann::json::array();  ///< with "method": "simulation"
   nlohmann::json choice;  ///< schedule, lead, reason; null: not simulated
   nlohmann::json assumed = nlohmann::json::array();
-  std::string warning;  ///< why nothing was simulated
+  std::vector<std::string> warnings;  ///< why nothing was simulated
 };
 
 /// `given_tiles`: take the plan's tile times, which rest on a rate that the user gave.

@@ -110,6 +110,9 @@ Result<layout::MoeConfig> config_of(const RunMoeOptions& options, const MoeLayer
   config.experts = layer.shape.experts;
   config.hidden = layer.shape.hidden;
   config.intermediate = layer.shape.intermediate;
+  if (options.capacity < 0)
+    return bad_input("an option of the run is out of range", "--capacity",
+                     fmt::format("{}", options.capacity), "0 (as many as it has) or more");
   config.capacity = options.capacity > 0 ? options.capacity : std::max<std::int64_t>(tokens, 1);
   config.format = layer.weights;
   config.activation.clamp = static_cast<float>(options.clamp);

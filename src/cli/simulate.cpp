@@ -187,7 +187,7 @@ void add_simulate(CLI::App& app, Session& session) {
       ->capture_default_str()
       ->group(group);
   verb->add_option("--seed", options->seed, "seed of the drift")
-      ->check(refuse_negative_seed)
+      ->check(refuse_seed_out_of_range)
       ->capture_default_str()
       ->group(group);
   verb->add_flag("--both-ways", w.both_ways, "the peer stores at the same time")->group(group);

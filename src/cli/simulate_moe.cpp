@@ -220,8 +220,9 @@ int run_moe(const Console& console, const MoeVerb& verb) {
       fmt::format("{}: {} ranks, {} tokens each, {} rows of {} + {} tiles, {:.0f} % remote",
                   layer.shape.name, layer.ranks, layer.tokens, setup.most_rows,
                   setup.kernel.tiling.n1, setup.kernel.tiling.n2, 100 * setup.remote_fraction));
-  console.text(fmt::format("tiles of {:.2f} and {:.2f} us: {}", setup.times.linear1_us,
-                           setup.times.linear2_us, setup.times.source));
+  console.text(fmt::format("tiles of {:.2f} and {:.2f} us: {}{}", setup.times.linear1_us,
+                           setup.times.linear2_us, setup.times.assumed ? "assumed: " : "",
+                           setup.times.source));
   for (const Run& run : runs) print(console, run);
   if (!choice_json.is_null()) console.text("chosen: " + choice_json["reason"].get<std::string>());
   return 0;

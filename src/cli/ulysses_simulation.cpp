@@ -1,5 +1,7 @@
 #include "cli/ulysses_simulation.hpp"
 
+#include "cli/moe_simulation.hpp"
+
 namespace xstage::cli {
 
 std::string order_name(schedule::UlyssesOrderKind order) {
@@ -9,13 +11,12 @@ std::string order_name(schedule::UlyssesOrderKind order) {
 Result<UlyssesSetup> ulysses_setup(const model::Profile& profile, const AttentionLayer& layer,
                                    const UlyssesSimulation& options) {
   constexpr double kFlagUs = 1.15;  // half of the measured round trip (data/h200x2/peers.json)
-  constexpr std::int64_t kMaxTiles = std::int64_t{1} << 25;
   UlyssesSetup out;
   sim::UlyssesKernel& kernel = out.kernel;
   const std::int64_t blocks = (layer.seq + kernel.block_m - 1) / kernel.block_m;
-  if (layer.batch * layer.heads > kMaxTiles / blocks)
+  if (layer.batch * layer.heads > kMostSimulatedTiles / blocks)
     return bad_input("too many tiles to simulate", "--seq", std::to_string(layer.seq),
-                     "batch x heads x blocks of 128 rows up to 2^25");
+                     "batch x heads x blocks of 128 rows up to 2^20");
   sim::StoreOptions store_options = options.store;
   store_options.both_ways = layer.ranks > 1;
   auto store = sim::store_model(profile, store_options);

@@ -15,25 +15,51 @@ namespace {
 
 using nlohmann::json;
 
-FusedLine line_of(const json& from) {
-  return {from.at("base_us").get<double>(), from.at("per_unit").get<double>()};
+/// A time or a factor: the fit makes none below 0, and of a launch none near 1000 s.
+double number_of(const json& from, const char* key, const std::string& path) {
+  constexpr double kMost = 1e9;
+  const auto value = from.at(key).get<double>();
+  if (!(value >= 0 && value <= kMost))  // not a number is refused, too
+    throw Failure(bad_input("a measured number is out of range", path + "." + key,
+                            fmt::format("{:g}", value), fmt::format("0 to {:g}", kMost)));
+  return value;
 }
 
-FusedProducts products_of(const json& from) {
-  return {from.at("expert_us").get<double>(), from.at("row_us").get<double>()};
+/// A size or a lead: no fraction of one, and nothing that only a double can hold.
+std::int64_t whole_of(const json& from, const char* key, const std::string& path,
+                      std::int64_t least, std::int64_t most) {
+  const json& value = from.at(key);
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most)
+                        : value.is_number_integer();
+  if (fits && value.get<std::int64_t>() >= least && value.get<std::int64_t>() <= most)
+    return value.get<std::int64_t>();
+  throw Failure(bad_input("a number is out of range", path + "." + key, value.dump(),
+                          fmt::format("{} to {}, a whole number", least, most)));
+}
+
+FusedLine line_of(const json& from, const char* key) {
+  const std::string path = std::string("fit.") + key;
+  return {number_of(from.at(key), "base_us", path), number_of(from.at(key), "per_unit", path)};
+}
+
+FusedProducts products_of(const json& layer, const char* key) {
+  const std::string path = std::string("fit.layers.") + key;
+  return {number_of(layer.at(key), "expert_us", path), number_of(layer.at(key), "row_us", path)};
 }
 
 std::vector<FusedResidual> residuals_of(const json& correction) {
   std::vector<FusedResidual> out;
   if (!correction.contains("residuals")) return out;  // as written before there were any
+  const std::string path = "fit.layers.corrections.residuals";
   for (const json& r : correction.at("residuals")) {
-    out.push_back({{r.at("simulated_us").get<double>(), r.at("link_us").get<double>(),
-                    r.at("unevenness").get<double>()},
-                   r.at("over_line").get<double>()});
+    out.push_back({{number_of(r, "simulated_us", path), number_of(r, "link_us", path),
+                    number_of(r, "unevenness", path)},
+                   number_of(r, "over_line", path)});
     const FusedLaunch& launch = out.back().launch;
     if (!(launch.simulated_us > 0 && launch.unevenness > 0 && out.back().over_line > 0))
-      throw Failure(bad_input("a residual is not positive", "fit.layers.corrections.residuals",
-                              r.dump(), "simulated_us, unevenness and over_line above 0"));
+      throw Failure(bad_input("a residual is not positive", path, r.dump(),
+                              "simulated_us, unevenness and over_line above 0"));
   }
   return out;
 }
@@ -95,19 +121,22 @@ Result<FusedTimes> parse_fused_times(std::string_view text) {
     FusedTimes out;
     out.node = document.at("node").at("gpu").get<std::string>();
     const json& fit = document.at("fit");
-    out.start = line_of(fit.at("start"));
-    out.slot_sum = line_of(fit.at("slot_sum"));
+    out.start = line_of(fit, "start");
+    out.slot_sum = line_of(fit, "slot_sum");
+    constexpr std::int64_t kMostSize = std::int64_t{1} << 31, kMostLead = std::int64_t{1} << 40;
+    const std::string of_layer = "fit.layers", of_correction = "fit.layers.corrections";
     for (const json& layer : fit.at("layers")) {
       out.layers.push_back({layer.at("name").get<std::string>(),
-                            layer.at("hidden").get<std::int64_t>(),
-                            layer.at("intermediate").get<std::int64_t>(),
-                            products_of(layer.at("linear1")),
-                            products_of(layer.at("linear2")),
+                            whole_of(layer, "hidden", of_layer, 1, kMostSize),
+                            whole_of(layer, "intermediate", of_layer, 1, kMostSize),
+                            products_of(layer, "linear1"),
+                            products_of(layer, "linear2"),
                             {}});
       for (const json& c : layer.at("corrections"))
         out.layers.back().corrections.push_back(
-            {c.at("lead").get<std::int64_t>(), c.at("base_us").get<double>(),
-             c.at("per_us").get<double>(), c.at("per_link_us").get<double>(), residuals_of(c)});
+            {whole_of(c, "lead", of_correction, 0, kMostLead),
+             number_of(c, "base_us", of_correction), number_of(c, "per_us", of_correction),
+             number_of(c, "per_link_us", of_correction), residuals_of(c)});
     }
     if (out.layers.empty())
       return bad_input("no layer was measured", "fit.layers", "[]", "one or more");
@@ -165,7 +194,7 @@ FusedLayerChoice times_of(const FusedTimes& times, const std::string& name, std:
                                      of(&FusedCorrection::per_link_us),
                                      {}});
   }
-  out.source = "assumed: the median rates of the layers whose products were measured";
+  out.source = "the median rates of the layers whose products were measured";
   return out;
 }
 

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "xstage/plan/rates.hpp"
+
 namespace xstage::plan {
 
 extern const std::string_view kEmbeddedPeers;
@@ -101,7 +103,9 @@ Rates median_rates(const std::map<std::string, Lines>& lines) {
     bytes.push_back(2 * i * h / l.linear1.expert_us);
     bytes.push_back(i * h / l.linear2.expert_us);
   }
-  return {median(flop), median(bytes)};
+  // What is left for the weights beside the rows of a short launch can come out as less time than
+  // memory takes to give them.
+  return {median(flop), std::min(median(bytes), 1000 * kMemoryGbPerS)};
 }
 
 }  // namespace
@@ -130,10 +134,11 @@ TileTimes tile_times(const MatrixWork& layer, std::int64_t experts, int ranks, s
     line.linear2 = {i * h * layer.weight_bytes / rates.bytes_per_us, 2 * kRowsM * i * h / flop};
     out.assumed = true;
     out.source = fmt::format(
-        "assumed: {:.0f} TFLOP/s and weights read at {:.1f} TB/s, the median of the layers in "
-        "peers.json{}",
-        flop / 1e6, rates.bytes_per_us / 1e6,
-        layer.activation_bytes == 2 ? " at half the fp8 rate" : "");
+        "{:.0f} TFLOP/s, the median of the layers in peers.json{}, and weights read at {:.1f} "
+        "TB/s, {}",
+        flop / 1e6, layer.activation_bytes == 2 ? " at half the fp8 rate" : "",
+        rates.bytes_per_us / 1e6,
+        rates.bytes_per_us < 1000 * kMemoryGbPerS ? "their median" : "all that memory gives");
   }
   const double local = static_cast<double>(experts) / ranks;
   const double at_rows = static_cast<double>(std::max<std::int64_t>(rows, 1));

@@ -21,6 +21,7 @@ TEST(BenchMoe, WhatIsNotAllowedIsNamed) {
       {{"--ranks", "3"}, "--ranks"},
       {{"--routing", "zipf:"}, "--routing"},
       {{"--tokens", "-5"}, "--tokens"},
+      {{"--predict", "--tokens", "1000000"}, "--tokens"},
       {{"--table", "sweep", "--ranks", "0"}, "--ranks"}};
   for (const auto& [more, field] : table) {
     const auto error = expect_failure(bench(more), 2);
@@ -49,6 +50,18 @@ TEST(BenchMoe, PredictionsNeedNoGpu) {
   EXPECT_GE(one["rows"][0]["runs"].size(), 3u);
   for (const auto& run : one["rows"][0]["runs"]) EXPECT_GT(run["predicted_us"].get<double>(), 10);
   expect_failure({"bench", "moe", "--table", "kernel", "--predict"}, 2);
+}
+
+TEST(BenchMoe, TimesThatNothingCanTakeAreNotPredictedFrom) {
+  const TemporaryDirectory folder;
+  auto times = nlohmann::json::parse(read_file(XSTAGE_SOURCE_DIR "/data/h200x2/moe_kernel.json"));
+  times["fit"]["layers"][0]["linear1"]["expert_us"] = -1e9;
+  const auto file = folder.write("times.json", times.dump());
+  const auto error =
+      expect_failure(bench({"--predict", "--tokens", "512", "--kernel-times", file.string()}), 2);
+  EXPECT_EQ(error.value("field", ""), "fit.layers.linear1.expert_us");
+  EXPECT_EQ(error.value("value", ""), "-1e+09");
+  EXPECT_EQ(error.value("allowed", ""), "0 to 1e+09");
 }
 
 TEST(RunMoe, OnGpusWithoutAGpuItSaysWhatIsMissing) {

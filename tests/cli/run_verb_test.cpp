@@ -123,6 +123,7 @@ TEST(RunVerb, WhatIsNotAllowedIsNamed) {
       {with(kMoe, {"--stop-rank", "2"}), "--stop-rank"},
       {with(kMoe, {"--stop-rank", "-2"}), "--stop-rank"},
       {with(kMoe, {"--seed", "-1"}), "--seed"},
+      {with(kMoe, {"--seed", "18446744073709551616"}), "--seed"},
       {with(kMoe, {"--max-work", "1000"}), "--max-work"},
       {with(kMoe, {"--max-work", "nan"}), "--max-work"},
       {with(kMoe, {"--routing", "file:/dev/zero"}), "--routing"},
@@ -138,6 +139,7 @@ TEST(RunVerb, WhatIsNotAllowedIsNamed) {
       {{"run", "ulysses", "--seq", "1048576", "--heads", "4", "--head-dim", "64"}, "--max-work"},
       {with(kMoe, {"--clamp", "-1"}), "activation.clamp"},
       {with(kMoe, {"--capacity", "3"}), "rank 0 tokens"},
+      {with(kMoe, {"--capacity", "-5"}), "--capacity"},
       {{"run", "moe", "--hidden", "100", "--intermediate", "128", "--experts", "8", "--topk", "2"},
        "hidden"},
       {{"run", "moe", "--shape", "no-such-model"}, "--shape"},
@@ -158,6 +160,23 @@ TEST(RunVerb, OutputThatCannotBeWrittenIsAnErrorAndNothingIsLeft) {
   const auto error = expect_failure(
       with(kMoe, {"--no-check", "--runs", "1", "--out", "/nonexistent/run.json"}), 2);
   EXPECT_EQ(error.value("value", ""), "/nonexistent/run.json");
+}
+
+TEST(RunVerb, ADocumentWithAnErrorIsNotOk) {
+  const Outcome outcome =
+      xstage(with(kMoe, {"--no-check", "--runs", "1", "--out", "/dev/full", "--json"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  const auto whole = document(outcome);
+  ASSERT_TRUE(whole.contains("ok")) << outcome.out;
+  EXPECT_FALSE(whole["ok"].get<bool>());
+  EXPECT_EQ(whole["error"]["exit_code"], 2);
+}
+
+TEST(RunVerb, TheLargestSeedIsASeed) {
+  const Outcome outcome =
+      xstage(with(kMoe, {"--no-check", "--runs", "1", "--seed", "18446744073709551615", "--json"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(document(outcome)["layer"]["seed"], 18446744073709551615U);
 }
 
 // The working set of what is refused here would take minutes; the refusal comes at once.

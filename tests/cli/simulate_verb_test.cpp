@@ -179,6 +179,30 @@ TEST(SimulateVerb, PlansRestOnSimulationToo) {
   for (const auto& s : closed.at("schedules")) EXPECT_EQ(s.at("method"), "closed form");
 }
 
+TEST(SimulateVerb, APlanSaysWhatIsTooLargeToSimulate) {
+  const std::vector<std::string> plan{"plan",    "moe",           "--profile", kProfile,
+                                      "--shape", "lingbot-video", "--tokens",  "1000000"};
+  const auto before = std::chrono::steady_clock::now();
+  const auto d = answer(plan);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;
+  EXPECT_LT(took.count(), 15 * kSlowness);
+  ASSERT_EQ(d.at("warnings").size(), 2U) << d["warnings"].dump();
+  EXPECT_TRUE(d["warnings"][0].get<std::string>().starts_with("not simulated: too many tiles"));
+  EXPECT_TRUE(d["warnings"][1].get<std::string>().starts_with(
+      "this project's kernel is not predicted: too many tiles"));
+  EXPECT_FALSE(d.contains("fused_kernel"));
+  for (const auto& s : d.at("schedules")) EXPECT_EQ(s.at("method"), "closed form");
+}
+
+TEST(SimulateVerb, WhatIsAssumedIsSaidOnce) {
+  const Outcome outcome =
+      xstage({"plan", "moe", "--profile", kProfile, "--hidden", "8192", "--intermediate", "4096",
+              "--experts", "256", "--topk", "8", "--tokens", "64", "--ranks", "2"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("weights read at 4.3 TB/s"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("assumed:"), std::string::npos) << outcome.out;
+}
+
 TEST(SimulateVerb, BadInputNamesTheOption) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> table = {
       {{"simulate"}, ""},
@@ -202,6 +226,11 @@ TEST(SimulateVerb, BadInputNamesTheOption) {
       {simulate(
            {"ulysses", "--seq", "4096", "--heads", "8", "--head-dim", "128", "--tile-us", "-1"}),
        "--tile-us"},
+      {simulate({"moe", "--shape", "lingbot-video", "--tokens", "1000000"}), "--tokens"},
+      {simulate({"moe", "--shape", "lingbot-video", "--tokens", "268435456"}), "--tokens"},
+      {simulate({"ulysses", "--seq", "2000000", "--heads", "512", "--head-dim", "128"}), "--seq"},
+      {{"plan", "moe", "--shape", "lingbot-video", "--tokens", "268435456", "--profile", kProfile},
+       "--tokens"},
       {simulate({"--burst-loop", "--align", "sideways"}), "--align"},
       {simulate({"--burst-loop", "--bursts", "0"}), "--bursts"},
       {simulate({"--burst-loop", "--window-us", "inf"}), "--window-us"},

@@ -88,6 +88,32 @@ TEST(FusedTimes, ALayerThatWasNotMeasuredScalesWithItsMatrices) {
   EXPECT_EQ(assumed.times.corrections.size(), 3u);
 }
 
+TEST(FusedTimes, NumbersThatNothingCanTakeAreRefusedByName) {
+  const auto refused = [](const char* pointer, const nlohmann::json& value, const char* field) {
+    auto bad = document();
+    bad[nlohmann::json::json_pointer(pointer)] = value;
+    const auto times = parse_fused_times(bad.dump());
+    ASSERT_FALSE(times.ok()) << pointer << " " << value.dump();
+    EXPECT_EQ(times.error().field, field) << value.dump();
+    EXPECT_FALSE(times.error().value.empty());
+    EXPECT_TRUE(times.error().allowed.starts_with("0 to") ||
+                times.error().allowed.starts_with("1 to"))
+        << times.error().allowed;
+  };
+  for (const double value : {-1e9, -1e-3, 1e308}) {
+    refused("/fit/start/base_us", value, "fit.start.base_us");
+    refused("/fit/slot_sum/per_unit", value, "fit.slot_sum.per_unit");
+    refused("/fit/layers/0/linear1/expert_us", value, "fit.layers.linear1.expert_us");
+    refused("/fit/layers/1/linear2/row_us", value, "fit.layers.linear2.row_us");
+    refused("/fit/layers/0/corrections/1/per_us", value, "fit.layers.corrections.per_us");
+  }
+  for (const nlohmann::json& value : std::initializer_list<nlohmann::json>{
+           -5, 1e30, 1.5, (std::int64_t{1} << 40) + 1, std::uint64_t{18446744073709551615U}, "4"})
+    refused("/fit/layers/0/corrections/0/lead", value, "fit.layers.corrections.lead");
+  for (const nlohmann::json& value : std::initializer_list<nlohmann::json>{0, -1024, 1e30})
+    refused("/fit/layers/0/hidden", value, "fit.layers.hidden");
+}
+
 TEST(FusedTimes, WhatIsNoSuchFileIsRefused) {
   EXPECT_EQ(parse_fused_times("{").error().field, "json");
   auto other = document();

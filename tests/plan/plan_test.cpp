@@ -127,6 +127,18 @@ TEST(Rates, MeasuredLayersComeFromTheTable) {
   EXPECT_TRUE(moe_rates({"another", 1152, 4608, 1, 1}, 8, 2, 512, 128, 128, 132).assumed);
 }
 
+TEST(Rates, AssumedWeightsComeNoFasterThanMemoryGivesThem) {
+  // One row an expert, so that reading weights is all there is: times of both linears of a rank.
+  const MatrixWork layer{"custom", 8192, 4096, 1, 1};
+  const auto tiling = schedule::moe_tiling(layer.hidden, layer.intermediate, 128, 128);
+  const TileTimes times = tile_times(layer, 256, 2, 128, tiling, 132);
+  EXPECT_TRUE(times.assumed);
+  const double us = 128.0 * (tiling.n1 * times.linear1_us + tiling.n2 * times.linear2_us) / 132;
+  EXPECT_GE(us, 128.0 * 3 * 8192 * 4096 / (1000 * kMemoryGbPerS));
+  EXPECT_NE(times.source.find("weights read at 4.3 TB/s"), std::string::npos) << times.source;
+  EXPECT_EQ(times.source.find("assumed"), std::string::npos) << "said by who prints it";
+}
+
 TEST(UlyssesPlan, LongSequencesHideTheirOutput) {
   UlyssesProblem p;
   p.seq = 8192;
