@@ -1,5 +1,6 @@
 // The documents that verbs write: their keys against golden lists, their exit codes, their time.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -149,13 +150,22 @@ TEST(ExitCodes, AWaitThatTimedOutIsFive) {
 
 TEST(Speed, APredictionTakesUnderFiveMilliseconds) {
   const double allowed = 0.005 * (kSlowness == 1 ? 1 : 20);
-  // The best of many, as many as a busy machine needs: what the program takes, not what else runs.
+  // Processor time, the best of many: what the program takes, not what else the machine runs.
+  const auto spent = [] {
+    rusage used{};
+    getrusage(RUSAGE_CHILDREN, &used);
+    const auto seconds = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
+    return seconds(used.ru_utime) + seconds(used.ru_stime);
+  };
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 400 && best >= allowed; ++i) {
+    const double before = spent();
     const Outcome outcome = xstage({"predict", "--profile", kProfile, "--producers", "132",
                                     "--bytes", "32768", "--gap-us", "5", "--json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    best = std::min(best, outcome.seconds);
+    best = std::min(best, spent() - before);
   }
   std::printf("predict: %.1f ms\n", best * 1e3);
   EXPECT_LT(best, allowed);
