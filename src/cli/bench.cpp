@@ -376,7 +376,8 @@ std::optional<Error> describe_node(int ranks, nlohmann::json& document) {
                       {"gpus", ranks},
                       {"driver", node.driver_version},
                       {"cuda_driver", node.cuda_version},
-                      {"nvlinks", gpu.nvlinks}};
+                      {"nvlinks", gpu.nvlinks},
+                      {"memory_bytes", gpu.memory_bytes}};
   if (gpu.sm_clock_max_mhz) document["node"]["sm_clock_max_mhz"] = *gpu.sm_clock_max_mhz;
   document["ranks"] = ranks;
   return {};

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "cli/bench.hpp"
+#include "cli/bench_moe_fit.hpp"
 #include "cli/bench_moe_plan.hpp"
 #include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
@@ -53,7 +54,8 @@ struct Prepared {
   std::vector<MoeSchedule> schedules;  ///< with predictions, the last one is what `auto` took
   std::vector<double> predicted_us;    ///< of each schedule; empty: not asked for
   json choice;
-  double link_us = 0;  ///< of the busiest rank's results
+  double link_us = 0;                  ///< of the busiest rank's results
+  double start_us = 0, landed_us = 0;  ///< predicted: until tiles begin; until tokens are there
 };
 
 /// Drawing routings and simulating takes longer than measuring: all cores do it while the GPUs
@@ -92,13 +94,14 @@ class MoeBench {
       : console_(session.console), options_(options) {}
 
   int operator()() {
-    if (!options_.cross_validate.empty()) return judge_predictions();
+    if (!options_.cross_validate.empty()) return judge_predictions(console_, options_);
+    if (!options_.refit.empty()) return refit_times(console_, options_);
     document_ = {
         {"format", options_.table == "kernel" ? "xstage.moe-kernel-times/1" : "xstage.bench/1"},
         {"provenance", provenance("bench moe", {})}};
     document_["provenance"]["git_commit"] = git_commit();
     document_["provenance"]["kernel_digest"] = moe_kernel_digest();
-    const MoeBenchPlan plan = moe_bench_plan(options_).value();
+    MoeBenchPlan plan = moe_bench_plan(options_).value();
     if (options_.backend != "cuda")
       return console_.fail(
           bad_input("only kernels on GPUs are timed", "--backend", options_.backend, "cuda"),
@@ -111,6 +114,8 @@ class MoeBench {
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
         return console_.fail(*why, document_);
+    if (!options_.predict)
+      if (const auto why = leave_out_too_large(plan)) return console_.fail(*why, document_);
     profile_ = profile_or_shipped(options_.profile);
     times_ = kernel_times_or_shipped(options_.kernel_times);
     document_["profile"] = reference(*profile_);
@@ -147,45 +152,32 @@ class MoeBench {
   }
 
  private:
-  /// Predictions of measured rows that took no part in the fit; needs no GPU.
-  int judge_predictions() {
-    document_ = {{"format", "xstage.bench/1"},
-                 {"provenance", provenance("bench moe", {options_.cross_validate})}};
-    profile_ = profile_or_shipped(options_.profile);
-    auto in = open_input(options_.cross_validate, "--cross-validate").value();
-    const auto measured = parse_json(in);
-    if (!measured || !measured->is_object() || !measured->contains("rows"))
-      return console_.fail(bad_input("not a document of bench moe", "--cross-validate",
-                                     options_.cross_validate, "what --table wrote"),
-                           document_);
-    document_["measured"] = (*measured)["provenance"];
-    document_["node"] = measured->value("node", json());
-    try {
-      auto rows = cross_validate(*profile_, (*measured)["rows"]);
-      if (!rows) return console_.fail(rows.error(), document_);
-      document_["rows"] = std::move(*rows);
-    } catch (const json::exception& error) {
-      return console_.fail(bad_input("a row lacks something", "--cross-validate", error.what(),
-                                     "what --table sweep or kernel wrote"),
-                           document_);
+  /// Of a table, rows that no GPU here has the memory for are left out by name; a layer asked for
+  /// alone is an error.
+  std::optional<Error> leave_out_too_large(MoeBenchPlan& plan) {
+    const auto memory = document_["node"]["memory_bytes"].get<std::int64_t>();
+    // Context, stacks and what other programs hold.
+    const std::int64_t room = memory - memory / 16;
+    std::vector<MoeLayer> fitting;
+    std::optional<Error> first;
+    for (const MoeLayer& layer : plan.layers) {
+      const std::int64_t bytes = timed_bytes(layer);
+      if (bytes <= room) {
+        fitting.push_back(layer);
+        continue;
+      }
+      Error error = bad_input(
+          "the layer does not fit into a GPU's memory", "--tokens",
+          fmt::format("{} ({}, {})", layer.tokens, layer.shape.name, layer.routing.text()),
+          fmt::format("what takes up to {:.1f} GiB a GPU; this takes {:.1f}",
+                      static_cast<double>(room) / 0x1p30, static_cast<double>(bytes) / 0x1p30));
+      console_.log("left out: " + error.message());
+      document_["left_out"].push_back({{"layer", to_json(layer)}, {"why", error.message()}});
+      if (!first) first = std::move(error);
     }
-    std::vector<double> errors, ratios;
-    for (const json& row : document_["rows"]) {
-      ratios.push_back(row["auto_over_fastest"].get<double>());
-      for (const json& run : row["runs"])
-        errors.push_back(
-            std::abs(run["predicted_us"].get<double>() / run["measured_us"].get<double>() - 1));
-    }
-    console_.text(
-        fmt::format("{} runs predicted from the other sizes: error median {:.1f} %, p95 {:.1f} %, "
-                    "worst {:.1f} %; "
-                    "auto over the fastest: median {:.3f}, worst {:.3f}",
-                    errors.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95),
-                    100 * quantile(errors, 1), quantile(ratios, 0.5), quantile(ratios, 1)));
-    document_["ok"] = true;
-    if (auto kept = keep(); !kept) return console_.fail(kept.error(), document_);
-    console_.document(document_);
-    return 0;
+    if (fitting.empty()) return first;
+    plan.layers = std::move(fitting);
+    return {};
   }
 
   /// The predictions alone; needs no GPU.
@@ -198,6 +190,9 @@ class MoeBench {
       json row = {{"layer", to_json(plan.layers[i])},
                   {"remote_share", ready.routing.remote_share()},
                   {"link_us", ready.link_us},
+                  {"landed_us", ready.landed_us},
+                  {"start_us", ready.start_us},
+                  {"memory_bytes", timed_bytes(plan.layers[i])},
                   {"auto", ready.choice},
                   {"runs", json::array()}};
       std::string line;
@@ -302,8 +297,16 @@ class MoeBench {
     out.choice = {{"schedule", label(out.schedules.back())},
                   {"reason", choice.reason},
                   {"products", (model->times.measured ? "" : "assumed: ") + model->times.source}};
-    for (const MoeSchedule& s : out.schedules)
-      out.predicted_us.push_back(sim::predict(*model, s, layer.seed).time_us);
+    for (const MoeSchedule& s : out.schedules) {
+      const auto same =
+          std::find_if(choice.candidates.begin(), choice.candidates.end(),
+                       [&](const sim::MoeCandidate& candidate) { return candidate.schedule == s; });
+      out.predicted_us.push_back(same != choice.candidates.end()
+                                     ? same->time_us
+                                     : sim::predict(*model, s, layer.seed).time_us);
+    }
+    out.start_us = model->setup.kernel.start_us;
+    out.landed_us = model->landed_us;
     return out;
   }
 
@@ -592,8 +595,10 @@ void add_bench_moe(CLI::App& bench, Session& session) {
   app->add_option(
       "--table", options->table,
       "Many layers, one row each: peers (six layers, 8192 and 1024 tokens), sweep (seven "
-      "layers, three routings, three sizes), kernel (what predictions rest on); an "
-      "interrupted table is taken up again");
+      "layers, three routings, three sizes), ep8 (seven layers, two routings, three sizes, and a "
+      "peer's sizes; 8 ranks unless --ranks says otherwise), mechanism (three layers), kernel "
+      "(what "
+      "predictions rest on); an interrupted table is taken up again");
   app->add_option("--lead", options->leads, "Leads of the interleaved schedule (default 4 16 64)");
   app->add_option("--dispatch", options->dispatch, "per-rank, per-slot or both")
       ->capture_default_str();
@@ -603,11 +608,14 @@ void add_bench_moe(CLI::App& bench, Session& session) {
   app->add_option(
       "--cross-validate", options->cross_validate,
       "Predict the rows of a measured table's inner sizes from its others; needs no GPU");
+  app->add_option("--refit", options->refit,
+                  "Fit the rows of a measured --table kernel anew; needs no GPU");
   app->add_option("--profile", options->profile, "Profile of the node (default: the shipped one)");
   app->add_option("--kernel-times", options->kernel_times,
                   "What --table kernel wrote on this node (default: the shipped one)");
   app->add_option("--out", options->out, "File for the JSON document");
-  app->callback([options, &session] {
+  app->callback([options, app, &session] {
+    options->ranks_given = app->count("--ranks") > 0;
     session.action = [options, &session] { return MoeBench(session, *options)(); };
   });
 }

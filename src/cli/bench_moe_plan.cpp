@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "cli/moe_simulation.hpp"
@@ -38,9 +39,13 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
     one.shape = shape;
     one.routing = routing;
     one.tokens = tokens;
-    if (options.table == "ep8") one.ranks = 8;
+    if (options.table == "ep8" && !options.ranks_given) one.ranks = 8;
     auto layer = resolve(one);
-    if (!layer) return layer.error();
+    if (!layer) {
+      Error error = layer.error();
+      error.what += fmt::format(" ({})", shape);
+      return error;
+    }
     plan.layers.push_back(*layer);
     return true;
   };
@@ -54,12 +59,16 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
     plan.pause_ms = 15;
     plan.cold = plan.cublas = plan.both_ways = true;
   } else if (options.table == "ep8") {
-    for (const char* shape : {"deepseek-v4-flash", "deepseek-v4-pro"})
-      for (const std::int64_t tokens : {512, 1024, 2048, 4096, 8192})
-        if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+    // The paper's grid, and the sizes that a peer measured at eight ranks.
+    for (const char* shape : kSeven) {
+      for (const char* routing : {"balanced", "zipf:1.2"})
+        for (const std::int64_t tokens : {2048, 8192, 16384})
+          if (const auto done = add(shape, routing, tokens); !done) return done.error();
+      if (std::string_view(shape).starts_with("deepseek"))
+        for (const std::int64_t tokens : {512, 1024, 4096})
+          if (const auto done = add(shape, "balanced", tokens); !done) return done.error();
+    }
     plan.leads = {16, 64};
-    plan.launches = 15;
-    plan.cold = true;
   } else if (options.table == "mechanism") {
     for (const char* shape : {"lingbot-video", "qwen3.5-397b", "deepseek-v4-flash"})
       for (const char* routing : {"balanced", "remote:0.875"})
@@ -112,6 +121,27 @@ Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options) {
   if (options.launches > 0) plan.launches = options.launches;
   plan.cold = plan.cold || options.cold;
   return plan;
+}
+
+std::int64_t timed_bytes(const MoeLayer& layer) {
+  layout::MoeConfig config;
+  config.ranks = layer.ranks;
+  config.topk = static_cast<std::int32_t>(layer.shape.topk);
+  config.experts = layer.shape.experts;
+  config.hidden = layer.shape.hidden;
+  config.intermediate = layer.shape.intermediate;
+  config.capacity = std::max<std::int64_t>(layer.tokens, 1);
+  config.format = layer.weights;
+  config.block_m = sim::kFusedBlockM;
+  config.block_n = sim::kFusedBlockN;
+  const auto layout = layout::MoeLayout::make(config);
+  const std::int64_t value = activation_bytes(config.format);
+  const std::int64_t weights =
+      config.experts_local() * 3 * config.hidden * config.intermediate * value;
+  const std::int64_t tokens = 2 * config.capacity * config.hidden * 2;
+  const std::int64_t products =
+      layout.max_rows * config.block_m * std::max(2 * config.intermediate, config.hidden) * 2;
+  return layout.symmetric_bytes + layout.workspace_bytes + weights + tokens + products;
 }
 
 }  // namespace xstage::cli

@@ -20,7 +20,9 @@ struct MoeBenchOptions {
   int launches = 0;
   bool cold = false;
   bool predict = false;
+  bool ranks_given = false;
   std::string cross_validate;  ///< a document whose rows are predicted from its other sizes
+  std::string refit;           ///< a document of --table kernel whose fit is made anew
   std::string profile, kernel_times;
   std::string out;
 };
@@ -42,5 +44,9 @@ struct MoeBenchPlan {
 
 /// The error names the option and its value.
 Result<MoeBenchPlan> moe_bench_plan(const MoeBenchOptions& options);
+
+/// What a rank of the layer takes on its GPU when it is timed: buffers of the layer, weights,
+/// tokens and the results of its products alone.
+std::int64_t timed_bytes(const MoeLayer& layer);
 
 }  // namespace xstage::cli

@@ -22,6 +22,7 @@ constexpr std::size_t kMost = 3;
 struct Point {
   std::array<double, kMost> parts{};
   double value = 0;
+  double measured = value;  ///< what errors are relative to
 };
 
 /// Solves the normal equations for the parts in `mask`; nothing where they do not determine them.
@@ -33,9 +34,9 @@ std::optional<std::array<double, kMost>> solve(const std::vector<Point>& points,
   double a[kMost][kMost + 1] = {};
   for (const Point& p : points)
     for (std::size_t i = 0; i < n; ++i) {
-      const double left = p.parts[used[i]] / p.value;  // relative errors count
-      for (std::size_t j = 0; j < n; ++j) a[i][j] += left * p.parts[used[j]] / p.value;
-      a[i][n] += left;
+      const double left = p.parts[used[i]] / p.measured;  // relative errors count
+      for (std::size_t j = 0; j < n; ++j) a[i][j] += left * p.parts[used[j]] / p.measured;
+      a[i][n] += left * p.value / p.measured;
     }
   for (std::size_t i = 0; i < n; ++i) {
     std::size_t pivot = i;
@@ -67,7 +68,8 @@ std::array<double, kMost> fit(const std::vector<Point>& points, std::size_t part
     for (const Point& p : points) {
       double value = 0;
       for (std::size_t i = 0; i < kMost; ++i) value += (*found)[i] * p.parts[i];
-      sum += (value / p.value - 1) * (value / p.value - 1);
+      const double off = (value - p.value) / p.measured;
+      sum += off * off;
     }
     if (sum >= least) continue;
     least = sum;
@@ -80,10 +82,11 @@ std::array<double, kMost> fit(const std::vector<Point>& points, std::size_t part
 struct Load {
   MoeLayer layer;
   SimulatedLayer simulated;
-  double rows = 0, experts = 0, tokens = 0;  ///< of the busiest rank
+  double rows = 0, experts = 0;  ///< of the busiest rank
+  plan::DispatchLoad dispatch;   ///< likewise, each part
 };
 
-Load load_of(const json& row) {
+Load load_of(const model::Profile& profile, const json& row) {
   MoeLayerOptions options;
   const json& described = row.at("layer");
   options.shape = described.at("shape").get<std::string>();
@@ -97,18 +100,24 @@ Load load_of(const json& row) {
   const sim::MoeTraffic& traffic = out.simulated.traffic;
   const int local = traffic.experts_local();
   for (int rank = 0; rank < traffic.ranks; ++rank) {
-    double rows = 0, experts = 0, tokens = 0;
+    double rows = 0, experts = 0;
     for (int e = rank * local; e < (rank + 1) * local; ++e) {
       std::uint32_t count = 0;
       for (int source = 0; source < traffic.ranks; ++source) count += traffic.at(e, source);
       rows += std::ceil(count / 128.0);
       experts += count > 0 ? 1 : 0;
-      tokens += count;
     }
     out.rows = std::max(out.rows, rows);
     out.experts = std::max(out.experts, experts);
-    out.tokens = std::max(out.tokens, tokens);
   }
+  const double rate =
+      1e3 * (traffic.ranks > 1 ? profile.drain.both_ways_gb_s.value_or(profile.drain.one_way_gb_s)
+                               : profile.drain.one_way_gb_s);
+  for (const plan::DispatchLoad& load : sim::dispatch_loads(traffic, out.simulated.spec, rate))
+    out.dispatch = {std::max(out.dispatch.link_us, load.link_us),
+                    std::max(out.dispatch.own_mb, load.own_mb),
+                    std::max(out.dispatch.read_mb, load.read_mb),
+                    std::max(out.dispatch.written_mb, load.written_mb)};
   return out;
 }
 
@@ -120,7 +129,7 @@ plan::FusedLine line_of(const std::vector<Point>& points) {
 /// Parts of the launch, and the products of each layer; no corrections yet.
 plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
   plan::FusedTimes out;
-  std::vector<Point> start, slot_sum;
+  std::vector<Point> landed, filled, slot_sum;
   std::map<std::string, std::vector<Point>> products[2];
   for (std::size_t i = 0; i < loads.size(); ++i) {
     const Load& load = loads[i];
@@ -130,8 +139,11 @@ plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
     const auto us = [&](const char* name) {
       return rows[i].at("phases_us").at(name).get<double>();
     };
-    start.push_back({{1, (tokens + load.tokens) * hidden * 1e-6},
-                     us(rows[i].at("phases_us").contains("start") ? "start" : "dispatched")});
+    const double landed_us = rows[i].at("phases_us").at("marks").at("landed").get<double>();
+    landed.push_back(
+        {{1, load.dispatch.own_mb}, landed_us - load.dispatch.link_us, std::max(1.0, landed_us)});
+    filled.push_back({{1, load.dispatch.read_mb, load.dispatch.written_mb},
+                      std::max(1.0, us("start") - landed_us)});
     slot_sum.push_back({{1, static_cast<double>(shape.topk + 1) * tokens * hidden * 2e-6},
                         std::max(1.0, us("end") - us("combined"))});
     const char* const names[] = {"linear1", "linear2"};
@@ -140,7 +152,11 @@ plan::FusedTimes fit_parts(const std::vector<Load>& loads, const json& rows) {
           {{load.experts, load.rows},
            rows[i].at("products_us").at(names[linear]).at("median").get<double>()});
   }
-  out.start = line_of(start);
+  out.start.landed = line_of(landed);
+  const auto fill = fit(filled, 3);
+  out.start.fill_us = fill[0];
+  out.start.per_read_mb = fill[1];
+  out.start.per_written_mb = fill[2];
   out.slot_sum = line_of(slot_sum);
   for (const Load& load : loads) {
     const shapes::MoeShape& shape = load.layer.shape;
@@ -241,7 +257,7 @@ Result<ChosenMoeSchedule> choose_fused(const model::Profile& profile, const plan
 
 Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
   std::vector<Load> loads(rows.size());
-  in_parallel(rows.size(), [&](std::size_t i) { loads[i] = load_of(rows[i]); });
+  in_parallel(rows.size(), [&](std::size_t i) { loads[i] = load_of(profile, rows[i]); });
   const plan::FusedTimes times = fit_parts(loads, rows);
 
   // Every row's runs, simulated: of a layer, by lead (0: the wave).
@@ -268,7 +284,12 @@ Result<json> fit_fused_times(const model::Profile& profile, const json& rows) {
   for (const auto& error : errors)
     if (error) return *error;
 
-  json out = {{"start", to_json(times.start)},
+  json out = {{"start",
+               {{"landed", to_json(times.start.landed)},
+                {"filled",
+                 {{"base_us", times.start.fill_us},
+                  {"per_read_mb", times.start.per_read_mb},
+                  {"per_written_mb", times.start.per_written_mb}}}}},
               {"slot_sum", to_json(times.slot_sum)},
               {"layers", json::array()}};
   for (const plan::FusedLayerTimes& layer : times.layers) {
@@ -316,7 +337,7 @@ Result<json> cross_validate(const model::Profile& profile, const json& rows) {
   std::vector<json> judged(asked.size());
   in_parallel(asked.size(), [&](std::size_t i) {
     const json& row = asked[i];
-    const Load load = load_of(row);
+    const Load load = load_of(profile, row);
     const auto moe =
         sim::set_up_fused_moe(profile, *times, load.simulated.spec, load.simulated.traffic);
     if (!moe) return;

@@ -7,6 +7,28 @@
 #include "cli/simulation_document.hpp"
 
 namespace xstage::cli {
+namespace {
+
+/// Tokens of every rank that some expert of every rank gets.
+void count_distinct(const shapes::Routing& routing, sim::MoeTraffic& traffic) {
+  const auto ranks = static_cast<std::size_t>(traffic.ranks);
+  const auto topk = static_cast<std::size_t>(routing.topk);
+  traffic.distinct.assign(ranks * ranks, 0);
+  std::vector<std::size_t> last_token(ranks);
+  for (std::size_t source = 0; source < ranks; ++source) {
+    const std::vector<std::int32_t>& experts = routing.ranks[source].experts;
+    std::fill(last_token.begin(), last_token.end(), experts.size());  // none has that number
+    for (std::size_t i = 0; i < experts.size(); ++i) {
+      if (experts[i] < 0) continue;
+      const auto owner = static_cast<std::size_t>(experts[i] / traffic.experts_local());
+      if (last_token[owner] == i / topk) continue;
+      last_token[owner] = i / topk;
+      ++traffic.distinct[owner * ranks + source];
+    }
+  }
+}
+
+}  // namespace
 
 SimulatedLayer simulated_layer(const MoeLayer& layer, const shapes::Routing& routing) {
   SimulatedLayer out;
@@ -23,6 +45,7 @@ SimulatedLayer simulated_layer(const MoeLayer& layer, const shapes::Routing& rou
       traffic.tokens[e * static_cast<std::size_t>(layer.ranks) + static_cast<std::size_t>(source)] =
           static_cast<std::uint32_t>(rows[e]);
   }
+  count_distinct(routing, traffic);
   spec.name = layer.shape.name;
   spec.hidden = layer.shape.hidden;
   spec.intermediate = layer.shape.intermediate;

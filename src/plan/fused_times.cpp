@@ -38,8 +38,8 @@ std::int64_t whole_of(const json& from, const char* key, const std::string& path
                           fmt::format("{} to {}, a whole number", least, most)));
 }
 
-FusedLine line_of(const json& from, const char* key) {
-  const std::string path = std::string("fit.") + key;
+FusedLine line_of(const json& from, const char* key, const char* under) {
+  const std::string path = std::string(under) + key;
   return {number_of(from.at(key), "base_us", path), number_of(from.at(key), "per_unit", path)};
 }
 
@@ -121,8 +121,14 @@ Result<FusedTimes> parse_fused_times(std::string_view text) {
     FusedTimes out;
     out.node = document.at("node").at("gpu").get<std::string>();
     const json& fit = document.at("fit");
-    out.start = line_of(fit, "start");
-    out.slot_sum = line_of(fit, "slot_sum");
+    const json& start = fit.at("start");
+    out.start.landed = line_of(start, "landed", "fit.start.");
+    const json& fill = start.at("filled");
+    const std::string of_fill = "fit.start.filled";
+    out.start.fill_us = number_of(fill, "base_us", of_fill);
+    out.start.per_read_mb = number_of(fill, "per_read_mb", of_fill);
+    out.start.per_written_mb = number_of(fill, "per_written_mb", of_fill);
+    out.slot_sum = line_of(fit, "slot_sum", "fit.");
     constexpr std::int64_t kMostSize = std::int64_t{1} << 31, kMostLead = std::int64_t{1} << 40;
     const std::string of_layer = "fit.layers", of_correction = "fit.layers.corrections";
     for (const json& layer : fit.at("layers")) {

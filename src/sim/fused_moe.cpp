@@ -19,7 +19,47 @@ constexpr double kClaimSteps = 6;
 // launch keeps.
 constexpr double kMathSpread = 0.1;
 
+/// (token, expert) pairs whose results cross the link out of a rank or into it: the most of any.
+double most_remote_pairs(const MoeTraffic& traffic) {
+  const auto ranks = static_cast<std::size_t>(traffic.ranks);
+  std::vector<double> out(ranks), in(ranks);
+  const int local = traffic.experts_local();
+  for (int expert = 0; expert < traffic.experts; ++expert)
+    for (int source = 0; source < traffic.ranks; ++source) {
+      if (source == expert / local) continue;
+      out[static_cast<std::size_t>(expert / local)] += traffic.at(expert, source);
+      in[static_cast<std::size_t>(source)] += traffic.at(expert, source);
+    }
+  return std::max(*std::max_element(out.begin(), out.end()),
+                  *std::max_element(in.begin(), in.end()));
+}
+
 }  // namespace
+
+std::vector<plan::DispatchLoad> dispatch_loads(const MoeTraffic& traffic, const MoeLayerSpec& layer,
+                                               double link_rate) {
+  const auto hidden = static_cast<double>(layer.hidden);
+  // A value of one byte, and a scale of four for 128 of them.
+  const double wire_bytes = hidden * (1 + 4.0 / 128);
+  const int local = traffic.experts_local();
+  std::vector<plan::DispatchLoad> loads;
+  for (int rank = 0; rank < traffic.ranks; ++rank) {
+    double out = 0, in = 0, here = 0, pairs = 0;
+    for (int other = 0; other < traffic.ranks; ++other) {
+      const double comes = traffic.distinct_at(rank, other, layer.tokens);
+      here += comes;
+      if (other == rank) continue;
+      in += comes;
+      out += traffic.distinct_at(other, rank, layer.tokens);
+    }
+    for (int e = rank * local; e < (rank + 1) * local; ++e)
+      for (int source = 0; source < traffic.ranks; ++source) pairs += traffic.at(e, source);
+    loads.push_back({std::max(out, in) * wire_bytes / link_rate,
+                     static_cast<double>(layer.tokens) * hidden * 1e-6, here * hidden * 1e-6,
+                     pairs * hidden * 1e-6});
+  }
+  return loads;
+}
 
 Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                   const MoeLayerSpec& layer, const MoeTraffic& traffic) {
@@ -36,18 +76,16 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
 
   // Tiles as long as the products take alone, on the busiest rank.
   const auto rows = static_cast<double>(std::max<std::int64_t>(out.setup.most_rows, 1));
-  double experts = 0, tokens_in = 0, most_of_expert = 0, all = 0;
+  double experts = 0, most_of_expert = 0, all = 0;
   for (const auto& local : out.setup.local_tokens) {
-    double used = 0, tokens = 0;
+    double used = 0;
     for (const std::uint32_t count : local) {
       used += count > 0 ? 1 : 0;
-      tokens += count;
       const auto of_expert = static_cast<double>(schedule::rows_of(count, kFusedBlockM));
       most_of_expert = std::max(most_of_expert, of_expert);
       all += of_expert;
     }
     experts = std::max(experts, used);
-    tokens_in = std::max(tokens_in, tokens);
   }
   if (all > 0) out.unevenness = most_of_expert * traffic.experts / all;
   MoeKernel& k = out.setup.kernel;
@@ -69,22 +107,17 @@ Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::Fus
   k.claim_second_us = claim(k.linear2_us, layer.intermediate);
   out.setup.times = {k.linear1_us, k.linear2_us, out.times.source, !out.times.measured};
 
-  double remote = 0;
-  const int local = traffic.experts_local();
-  for (int rank = 0; rank < traffic.ranks; ++rank) {
-    double pairs = 0;
-    for (int e = rank * local; e < (rank + 1) * local; ++e)
-      for (int source = 0; source < traffic.ranks; ++source)
-        if (source != rank) pairs += traffic.at(e, source);
-    remote = std::max(remote, pairs);
-  }
-  out.link_us =
-      remote * static_cast<double>(layer.hidden) * 2 / out.setup.store.fabric[0].drain_rate;
+  const double link_rate = out.setup.store.fabric[0].drain_rate;
+  const auto hidden = static_cast<double>(layer.hidden);
+  out.link_us = most_remote_pairs(traffic) * hidden * 2 / link_rate;
 
   // All tokens are there before the first tile: dispatch is part of the start.
-  const auto hidden = static_cast<double>(layer.hidden);
   k.token_bytes = 0;
-  k.start_us = times.start.at((static_cast<double>(layer.tokens) + tokens_in) * hidden * 1e-6);
+  k.start_us = 0;
+  for (const plan::DispatchLoad& load : dispatch_loads(traffic, layer, link_rate)) {
+    k.start_us = std::max(k.start_us, times.start.at(load));
+    out.landed_us = std::max(out.landed_us, times.start.landed_us(load));
+  }
   k.slot_sum_us = times.slot_sum.at(static_cast<double>(layer.topk + 1) *
                                     static_cast<double>(layer.tokens) * hidden * 2e-6);
   return out;

@@ -19,25 +19,31 @@ constexpr double kSignalUs = 0.7;
 constexpr double kStartUs = 6;
 
 /// Share of the (token, expert) pairs of a source at a receiver that bring a token there for the
-/// first time, and so the bytes of `kOncePerRank`: tokens choose experts independently.
+/// first time, and so the bytes of `kOncePerRank`.
 double first_time_share(const MoeTraffic& traffic, std::int64_t tokens) {
   double pairs = 0, firsts = 0;
   const int local = traffic.experts_local();
   for (int receiver = 0; receiver < traffic.ranks; ++receiver)
     for (int source = 0; source < traffic.ranks; ++source) {
       if (source == receiver || tokens == 0) continue;
-      double unseen = 1;
-      for (int e = 0; e < local; ++e) {
-        const double count = traffic.at(receiver * local + e, source);
-        pairs += count;
-        firsts += count * unseen;
-        unseen *= 1 - std::min(1.0, count / static_cast<double>(tokens));
-      }
+      for (int e = 0; e < local; ++e) pairs += traffic.at(receiver * local + e, source);
+      firsts += traffic.distinct_at(receiver, source, tokens);
     }
   return pairs > 0 ? firsts / pairs : 1;
 }
 
 }  // namespace
+
+double MoeTraffic::distinct_at(int receiver, int source, std::int64_t of) const {
+  if (!distinct.empty())
+    return distinct[static_cast<std::size_t>(receiver) * static_cast<std::size_t>(ranks) +
+                    static_cast<std::size_t>(source)];
+  if (of <= 0) return 0;
+  double unseen = 1;
+  for (int e = receiver * experts_local(); e < (receiver + 1) * experts_local(); ++e)
+    unseen *= 1 - std::min(1.0, at(e, source) / static_cast<double>(of));
+  return static_cast<double>(of) * (1 - unseen);
+}
 
 Result<MoeSetup> set_up_moe(const model::Profile& profile, const MoeLayerSpec& layer,
                             const MoeTraffic& traffic, const MoeOptions& options) {

@@ -26,26 +26,31 @@ json row_of(const plan::FusedTimes& times, const MoeLayer& layer) {
   const auto routing = layer.make_routing().value();
   const auto moe = fused_moe(shipped_profile(), times, layer, routing).value();
   const auto& of_layer = times.layers.front();
-  double rows = 0, tokens = 0, experts = 0;
+  double rows = 0, experts = 0;
   for (const auto& local : moe.setup.local_tokens) {
-    double of_rank = 0, used = 0;
-    for (const std::uint32_t count : local) {
-      of_rank += count;
-      used += count > 0;
-    }
-    tokens = std::max(tokens, of_rank);
+    double used = 0;
+    for (const std::uint32_t count : local) used += count > 0;
     experts = std::max(experts, used);
   }
   rows = static_cast<double>(moe.setup.most_rows);
   const auto hidden = static_cast<double>(layer.shape.hidden);
-  const double start = times.start.at((static_cast<double>(layer.tokens) + tokens) * hidden * 1e-6);
+  const auto [spec, traffic] = simulated_layer(layer, routing);
+  plan::DispatchLoad most;
+  for (const plan::DispatchLoad& load :
+       sim::dispatch_loads(traffic, spec, moe.setup.store.fabric[0].drain_rate))
+    most = {std::max(most.link_us, load.link_us), std::max(most.own_mb, load.own_mb),
+            std::max(most.read_mb, load.read_mb), std::max(most.written_mb, load.written_mb)};
   const double slots = times.slot_sum.at(static_cast<double>(layer.shape.topk + 1) *
                                          static_cast<double>(layer.tokens) * hidden * 2e-6);
   const auto products = [&](const plan::FusedProducts& p) {
     return json{{"median", p.expert_us * experts + p.row_us * rows}};
   };
   json row{{"layer", to_json(layer)},
-           {"phases_us", {{"start", start}, {"combined", 0.0}, {"end", slots}}},
+           {"phases_us",
+            {{"start", times.start.at(most)},
+             {"combined", 0.0},
+             {"end", slots},
+             {"marks", {{"landed", times.start.landed_us(most)}}}}},
            {"products_us",
             {{"linear1", products(of_layer.linear1)}, {"linear2", products(of_layer.linear2)}}},
            {"runs", json::array()}};
@@ -63,7 +68,7 @@ json row_of(const plan::FusedTimes& times, const MoeLayer& layer) {
 
 TEST(FusedFit, FindsWhatMadeTheLaunches) {
   plan::FusedTimes made;
-  made.start = {20, 0.8};
+  made.start = {{20, 0.8}, 9, 0.4, 0.3};
   made.slot_sum = {5, 0.3};
   made.layers.push_back({"lingbot-video",
                          2048,
@@ -79,7 +84,9 @@ TEST(FusedFit, FindsWhatMadeTheLaunches) {
     rows[i] = row_of(made, layer_of(cases[i].first, cases[i].second));
   });
   const json fit = fit_fused_times(shipped_profile(), rows).value();
-  EXPECT_NEAR(fit["start"]["per_unit"].get<double>(), 0.8, 1e-6);
+  EXPECT_NEAR(fit["start"]["landed"]["per_unit"].get<double>(), 0.8, 1e-6);
+  EXPECT_NEAR(fit["start"]["filled"]["per_read_mb"].get<double>(), 0.4, 1e-3);
+  EXPECT_NEAR(fit["start"]["filled"]["per_written_mb"].get<double>(), 0.3, 1e-3);
   EXPECT_NEAR(fit["slot_sum"]["base_us"].get<double>(), 5, 1e-4);
   EXPECT_NEAR(fit["layers"][0]["linear1"]["row_us"].get<double>(), 0.5, 1e-6);
   EXPECT_NEAR(fit["layers"][0]["linear2"]["expert_us"].get<double>(), 0.2, 1e-6);

@@ -25,7 +25,9 @@ nlohmann::json document() {
   return {{"format", "xstage.moe-kernel-times/1"},
           {"node", {{"gpu", "a GPU"}}},
           {"fit",
-           {{"start", {{"base_us", 20.0}, {"per_unit", 0.5}}},
+           {{"start",
+             {{"landed", {{"base_us", 20.0}, {"per_unit", 0.5}}},
+              {"filled", {{"base_us", 3.0}, {"per_read_mb", 0.25}, {"per_written_mb", 0.125}}}}},
             {"slot_sum", {{"base_us", 2.0}, {"per_unit", 0.25}}},
             {"layers", {layer("small", 1024, 512, 1), layer("large", 4096, 2048, 16)}}}}};
 }
@@ -33,7 +35,8 @@ nlohmann::json document() {
 TEST(FusedTimes, ReadsWhatTheBenchWrites) {
   const auto times = parse_fused_times(document().dump()).value();
   EXPECT_EQ(times.layers.size(), 2u);
-  EXPECT_DOUBLE_EQ(times.start.at(100), 70);
+  EXPECT_DOUBLE_EQ(times.start.landed_us({7, 100, 40, 80}), 77);
+  EXPECT_DOUBLE_EQ(times.start.at({7, 100, 40, 80}), 77 + 3 + 10 + 10);
   EXPECT_EQ(times.node, "a GPU");
 }
 
@@ -101,7 +104,8 @@ TEST(FusedTimes, NumbersThatNothingCanTakeAreRefusedByName) {
         << times.error().allowed;
   };
   for (const double value : {-1e9, -1e-3, 1e308}) {
-    refused("/fit/start/base_us", value, "fit.start.base_us");
+    refused("/fit/start/landed/base_us", value, "fit.start.landed.base_us");
+    refused("/fit/start/filled/per_read_mb", value, "fit.start.filled.per_read_mb");
     refused("/fit/slot_sum/per_unit", value, "fit.slot_sum.per_unit");
     refused("/fit/layers/0/linear1/expert_us", value, "fit.layers.linear1.expert_us");
     refused("/fit/layers/1/linear2/row_us", value, "fit.layers.linear2.row_us");

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cmath>
+
 namespace xstage::sim {
 namespace {
 
@@ -44,6 +46,34 @@ TEST(FusedMoe, TheLinkTimeIsWhatTheOtherRankGets) {
   const FusedMoe moe = layer(2048, 768, 64, 4, 8192);
   // Half of 32768 rows of 4096 bytes leave, at about 368.5 GB/s.
   EXPECT_NEAR(moe.link_us, 16384.0 * 4096 / 368500, 0.02 * moe.link_us);
+}
+
+TEST(FusedMoe, ATokenGoesOnceToEachRankThatNeedsIt) {
+  MoeTraffic traffic;
+  traffic.ranks = 8;
+  traffic.experts = 64;
+  traffic.tokens.assign(8 * 64, 64);  // 1024 tokens of 4 experts each, drawn evenly
+  MoeLayerSpec spec;
+  spec.hidden = 2048;
+  spec.topk = 4;
+  spec.tokens = 1024;
+  constexpr double kRate = 1e5;
+  // A token misses a rank's eight experts with (1 - 1/16)^8 here, where they are drawn one by one.
+  const double here = 1 - std::pow(1 - 1.0 / 16, 8);
+  for (const plan::DispatchLoad& load : dispatch_loads(traffic, spec, kRate)) {
+    EXPECT_NEAR(load.link_us, 7 * here * 1024 * 2048 * (1 + 1.0 / 32) / kRate, 1e-6);
+    EXPECT_NEAR(load.read_mb, 8 * here * 1024 * 2048e-6, 1e-9);
+    EXPECT_NEAR(load.written_mb, 4 * 1024 * 2048e-6, 1e-9);
+    EXPECT_NEAR(load.own_mb, 1024 * 2048e-6, 1e-12);
+  }
+  // As counted, where it was; all of rank 3's senders meet there.
+  traffic.distinct.assign(64, 0);
+  for (int source = 0; source < 8; ++source)
+    traffic.distinct[static_cast<std::size_t>(3 * 8 + source)] = 1000;
+  const auto loads = dispatch_loads(traffic, spec, kRate);
+  EXPECT_NEAR(loads[3].link_us, 7000 * 2048 * (1 + 1.0 / 32) / kRate, 1e-6);
+  EXPECT_NEAR(loads[0].link_us, 1000 * 2048 * (1 + 1.0 / 32) / kRate, 1e-6);
+  EXPECT_NEAR(loads[3].read_mb, 8000 * 2048e-6, 1e-9);
 }
 
 TEST(FusedMoe, TheChoiceIsTheFastestPredictionOrTheWaveBesideIt) {

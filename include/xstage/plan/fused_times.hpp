@@ -19,6 +19,27 @@ struct FusedLine {
   double at(double units) const { return base_us + per_unit * units; }
 };
 
+/// What a rank's dispatch moves; MB are 10^6 bytes of token values.
+struct DispatchLoad {
+  double link_us = 0;     ///< its tokens on the way out or others' on the way in, the longer one
+  double own_mb = 0;      ///< its own tokens, quantised once
+  double read_mb = 0;     ///< tokens that landed here, each once
+  double written_mb = 0;  ///< tokens in the rows of their experts
+};
+
+/// Until tiles begin. Tokens have landed after what their way over the link takes, and a line in
+/// the rank's own tokens beside it; then they are put into rows.
+struct FusedStart {
+  FusedLine landed;  ///< beside the link; a MB of own tokens
+  double fill_us = 0, per_read_mb = 0, per_written_mb = 0;
+
+  double landed_us(const DispatchLoad& load) const { return load.link_us + landed.at(load.own_mb); }
+  double at(const DispatchLoad& load) const {
+    return landed_us(load) + fill_us + per_read_mb * load.read_mb +
+           per_written_mb * load.written_mb;
+  }
+};
+
 /// One linear alone, as a grouped GEMM: expert_us for each expert that has tokens, row_us for each
 /// row of 128 tokens.
 struct FusedProducts {
@@ -68,9 +89,7 @@ struct FusedLayerTimes {
 
 struct FusedTimes {
   std::string node;
-  /// Until tiles begin: staging, routes and dispatch; a MB of the busiest rank's tokens as they
-  /// come in and as they lie in the pool.
-  FusedLine start;
+  FusedStart start;
   /// The sum over slots; a MB read and written.
   FusedLine slot_sum;
   std::vector<FusedLayerTimes> layers;

@@ -19,9 +19,15 @@ inline constexpr std::int32_t kFusedBlockM = 128, kFusedBlockN = 256;
 struct FusedMoe {
   MoeSetup setup;
   plan::FusedLayerChoice times;
-  double link_us = 0;     ///< what the busiest rank sends to others as results, at the drain rate
+  double link_us = 0;     ///< results that the busiest rank sends or gets, at the drain rate
+  double landed_us = 0;   ///< until tokens are there, on the rank where that takes longest
   double unevenness = 1;  ///< rows of the fullest expert over the mean
 };
+
+/// What each rank's dispatch moves when a token goes once to each rank that needs it, over a link
+/// of `link_rate` bytes a µs out of a rank, and as much into it.
+std::vector<plan::DispatchLoad> dispatch_loads(const MoeTraffic& traffic, const MoeLayerSpec& layer,
+                                               double link_rate);
 
 /// `layer` in w8a8. The profile must stay.
 Result<FusedMoe> set_up_fused_moe(const model::Profile& profile, const plan::FusedTimes& times,

@@ -24,12 +24,17 @@ struct MoeTraffic {
   int ranks = 1;
   int experts = 1;                    ///< over all ranks; rank e / (experts / ranks) owns expert e
   std::vector<std::uint32_t> tokens;  ///< [expert][source rank]
+  /// [receiver][source rank]: tokens of the source that some expert there gets; empty: not counted.
+  std::vector<std::uint32_t> distinct;
 
   int experts_local() const { return experts / ranks; }
   std::uint32_t at(int expert, int source) const {
     return tokens[static_cast<std::size_t>(expert) * static_cast<std::size_t>(ranks) +
                   static_cast<std::size_t>(source)];
   }
+  /// Tokens of the source, `of` in all, that the receiver gets when each comes once: as counted, or
+  /// what is expected when a token's experts are drawn one by one.
+  double distinct_at(int receiver, int source, std::int64_t of) const;
 };
 
 /// A signal that is lost, to see the deadlock detector name it.
