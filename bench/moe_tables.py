@@ -201,14 +201,6 @@ def mechanism():
                    f"{marks['waited_linear1']:.0f} | {marks['tiles_done']:.0f} | {marks['combined']:.0f} |")
 
 
-def ep8():
-    yield "| layer, 8 ranks, tokens a rank | predicted, wave | lead 16 | lead 64 | `auto` takes |"
-    yield "| --- | --- | --- | --- | --- |"
-    for row in load("results", "moe_ep8_predicted.json")["rows"]:
-        us = " | ".join(f"{run['predicted_us']:.0f}" for run in row["runs"] if "asked" not in run)
-        yield f"| {row['layer']['shape']}, {row['layer']['tokens']} | {us} | {row['auto']['schedule']} |"
-
-
 def bf16():
     yield "| layer, tokens a rank | fastest | order | L2 overwritten before | own products alone | cuBLAS, dense |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -274,7 +266,7 @@ def floors():
                f"{where(worst[2]['layer'])}, {name_of(worst[1])}", hot=[100 * abs(worst[0]), 100 * abs(worst_of(hot)[0])])
 
 
-PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "mechanism": mechanism, "ep8": ep8, "bf16": bf16}, "moe_sweep.md": {"sweep": sweep}}
+PAGES = {"performance.md": {"moe floors": floors}, "moe.md": {"peers": peers, "summary": summary, "mechanism": mechanism, "bf16": bf16}, "moe_sweep.md": {"sweep": sweep}}
 
 
 def main():

@@ -50,18 +50,26 @@ def error(entry):
 
 
 def fused():
+    with open(os.path.join(ROOT, "data", "h200x2", "ulysses_fused.json")) as file:
+        fit = json.load(file)["fit"]
+
+    def push_us(entry):
+        layer = entry["layer"]
+        sent = 2e-3 * layer["batch"] * layer["heads"] / layer["ranks"] / 2 * layer["head_dim"] * layer["seq"]
+        return fit["push"]["base_us"] + fit["push"]["per_link_us"] * sent / DRAIN_GB_PER_S
+
     yield ("| layer | heads × S, D | attention (TFLOP/s) | fused | residual | predicted | attention + push | / fused | hidden | predicted | "
            "one launch a destination / fused | push of Q, K, V (GB/s out) | commit |")
     yield "|" + " --- |" * 13
     for entry in layers():
         layer, us = entry["layer"], times(entry)
-        predicted = entry.get("predicted") or {"residual_us": math.nan, "hidden_share": math.nan}
+        predicted_us = fit["residual"]["base_us"] + fit["residual"]["attention_share"] * us["attention"]
         heads = layer["heads"] // layer["ranks"]
         yield (f"| {layer['shape']} | {heads} × {layer['seq']}, {layer['head_dim']} | "
                f"{us['attention']:.1f} ({entry['attention_tflops']:.0f}) | {us['fused']:.1f} | "
-               f"{entry['residual_us']:.1f}{error(entry)} ({100 * entry['residual_share']:.2f} %) | {cell(predicted['residual_us'], '.1f')} | "
+               f"{entry['residual_us']:.1f}{error(entry)} ({100 * entry['residual_share']:.2f} %) | {predicted_us:.1f} | "
                f"{us['attention + push']:.1f} | {over_push(entry):.3f} | "
-               f"{100 * entry['hidden_share']:.0f} % | {cell(100 * predicted['hidden_share'], '.0f')} | "
+               f"{100 * entry['hidden_share']:.0f} % | {100 * (1 - predicted_us / push_us(entry)):.0f} | "
                f"{cell(entry.get('fused_over_per_destination', math.nan), '.3f')} | "
                f"{us['push of Q, K and V']:.1f} ({entry['inputs_gb_per_s']:.0f}) | {entry['commit']} |")
 

@@ -9,14 +9,16 @@
 #include <random>
 
 #include "cli/bench.hpp"
+#include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
-#include "cli/sim_prober.hpp"
+#include "cli/ulysses_fit.hpp"
 #include "cuda/build_info.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ulysses/group.hpp"
 #include "xstage/atomic_file.hpp"
+#include "xstage/input_file.hpp"
 #include "xstage/layout/check.hpp"
 #include "xstage/plan/plan.hpp"
 
@@ -33,6 +35,8 @@ struct BenchOptions {
   int rounds = 0;
   std::string out;
   std::string spans;
+  bool predict = false;
+  std::vector<std::string> fit;
 };
 
 struct Timed {
@@ -128,6 +132,7 @@ class Bench {
       : console_(session.console), options_(options) {}
 
   int operator()() {
+    if (!options_.fit.empty()) return fit();
     document_ = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench ulysses", {})}};
     document_["provenance"]["git_commit"] = git_commit();
     document_["provenance"]["kernel_digest"] = ulysses_kernel_digest();
@@ -145,6 +150,7 @@ class Bench {
           bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
           document_);
     probe_output(options_.out);
+    if (options_.predict) return predict(layers);
     if (const auto why = describe_node(layers.front().ranks, document_))
       return console_.fail(*why, document_);
     document_["layers"] = nlohmann::json::array();
@@ -158,6 +164,11 @@ class Bench {
         document_["ok"] = false;
         return console_.fail(timed.error(), document_);
       }
+    return answer();
+  }
+
+ private:
+  int answer() {
     document_["ok"] = true;
     if (!options_.out.empty())
       if (auto written = write_file(options_.out, document_.dump(1) + "\n"); !written)
@@ -166,7 +177,57 @@ class Bench {
     return 0;
   }
 
- private:
+  /// What measured layers say of the residual and of the baselines; needs no GPU.
+  int fit() {
+    document_ = {
+        {"format", "xstage.ulysses-times/1"},
+        {"provenance", provenance("bench ulysses", {options_.fit.begin(), options_.fit.end()})}};
+    document_["provenance"]["git_commit"] = git_commit();
+    std::vector<nlohmann::json> measured;
+    for (const std::string& file : options_.fit) {
+      auto in = open_input(file, "--fit").value();
+      auto one = parse_json(in);
+      if (!one || !one->is_object() || !one->contains("layers"))
+        return console_.fail(bad_input("not a document of bench ulysses", "--fit", file,
+                                       "what --table or ulysses_torch.py wrote"),
+                             document_);
+      if (one->contains("node")) document_["node"] = (*one)["node"];
+      measured.push_back(std::move(*one));
+    }
+    try {
+      auto found = fit_ulysses_times(shipped_profile(), measured);
+      if (!found) return console_.fail(found.error(), document_);
+      document_["fit"] = std::move(*found);
+    } catch (const nlohmann::json::exception& error) {
+      return console_.fail(bad_input("a layer lacks something", "--fit", error.what(),
+                                     "what --table or ulysses_torch.py wrote"),
+                           document_);
+    }
+    console_.text(document_["fit"].dump(1));
+    return answer();
+  }
+
+  /// The predictions alone; needs no GPU.
+  int predict(const std::vector<AttentionLayer>& layers) {
+    const model::Profile profile = shipped_profile();
+    document_["ranks"] = layers.front().ranks;
+    document_["profile"] = reference(profile);
+    document_["layers"] = nlohmann::json::array();
+    for (const AttentionLayer& layer : layers) {
+      nlohmann::json described = to_json(layer);
+      described["kind"] = "ulysses";
+      const auto predicted = predict_ulysses(profile, plan::ulysses_times(), layer);
+      console_.text(fmt::format(
+          "{:<14} {:>6} x {:>3}: attention {:.1f}, fused {:.1f}, attention + push {:.1f}, with "
+          "permutes and NCCL {:.1f} us",
+          layer.name, layer.seq, (layer.heads + layer.ranks - 1) / layer.ranks,
+          predicted["attention_us"].get<double>(), predicted["fused_us"].get<double>(),
+          predicted["push_serial_us"].get<double>(), predicted["nccl_serial_us"].get<double>()));
+      document_["layers"].push_back({{"layer", described}, {"predicted", predicted}});
+    }
+    return answer();
+  }
+
   Result<std::vector<AttentionLayer>> layers_of() const {
     if (options_.table.empty()) {
       auto layer = resolve(options_.layer);
@@ -331,15 +392,14 @@ class Bench {
   /// What the plan says of this layer at the rate that attention alone had, on the profile that
   /// ships with xstage.
   static nlohmann::json predicted(const AttentionLayer& layer, double tflops) {
-    const auto profile = model::profile_from_json(nlohmann::json::parse(embedded_profile()));
+    const model::Profile profile = shipped_profile();
     plan::UlyssesProblem problem;
     problem.batch = layer.batch;
     problem.seq = layer.seq;
     problem.heads_local = (layer.heads + layer.ranks - 1) / layer.ranks;
     problem.head_dim = layer.head_dim;
     problem.ranks = layer.ranks;
-    if (!profile) return {};
-    const auto plan = plan::plan_ulysses(*profile, problem, plan::given_rate(tflops));
+    const auto plan = plan::plan_ulysses(profile, problem, plan::given_rate(tflops));
     if (!plan || !plan->overlap) return {};
     return {{"residual_us", plan->overlap->residual_us},
             {"push_us", plan->overlap->push_us},
@@ -402,6 +462,10 @@ void add_bench(CLI::App& app, Session& session) {
       ->add_option("--rounds", options->rounds,
                    "Times each sequence is measured (0: as many as take 1.6 s, 21 to 81)")
       ->capture_default_str();
+  ulysses->add_flag("--predict", options->predict, "Only what the plan expects; needs no GPU");
+  ulysses->add_option("--fit", options->fit,
+                      "Measured documents of two ranks (several times, with one of "
+                      "bench/ulysses_torch.py): fit what predictions rest on; needs no GPU");
   ulysses->add_option("--out", options->out, "File for the JSON document");
   ulysses->add_option("--spans", options->spans,
                       "File for the tile stores of one fused launch (of the last layer); "

@@ -4,14 +4,10 @@
 #include <cmath>
 
 #include "plan/stores.hpp"
+#include "xstage/plan/ulysses_times.hpp"
 
 namespace xstage::plan {
 namespace {
-
-/// From a flag's release on one GPU until the peer has seen it, on two H200.
-constexpr double kFlagFlightUs = 1.15;
-/// What a push costs beside its bytes: launch, first loads, the last stores' way, signals.
-constexpr double kPushFixedUs = 9;
 
 Result<bool> check(const model::Profile& profile, const UlyssesProblem& p) {
   const auto positive = [](const char* field, std::int64_t value) -> std::optional<Error> {
@@ -44,10 +40,15 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   Plan plan;
   plan.rates = rates;
   if (rates.assumed) plan.assumed.push_back(rates.source);
+  const UlyssesTimes& times = ulysses_times();
   plan.assumed.push_back(fmt::format(
-      "{:g} us from a flag to the peer's sight of it: measured on two H200", kFlagFlightUs));
+      "{:.1f} us and {:.3f} % of attention for the fused output without stalls: measured on two "
+      "H200",
+      times.residual_us, 100 * times.residual_share));
   plan.assumed.push_back(
-      fmt::format("{:g} us of a push beside its bytes: measured on two H200", kPushFixedUs));
+      fmt::format("{:.0f} us and {:.2f} of its bytes' time for a push behind attention: measured "
+                  "on two H200",
+                  times.push_us, times.push_per_link_us));
   const double link = both_ways ? profile.drain.both_ways_gb_s.value_or(profile.drain.one_way_gb_s)
                                 : profile.drain.one_way_gb_s;
 
@@ -80,7 +81,7 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   plan.math_us = rounds * first.tile_us;
   plan.combine_us = model::drain_us(static_cast<double>(tiles) * bytes * remote, link);
   plan.bound_us = std::max(plan.math_us, plan.combine_us);
-  plan.outside_us = problem.ranks > 1 ? kFlagFlightUs : 0;
+  plan.outside_us = problem.ranks > 1 ? times.residual(plan.math_us) : 0;
   // Behind the last tile: what that burst still has to drain. Own tiles at the end hide it.
   const double burst_us = model::drain_us(static_cast<double>(first.tile_bytes) * workers, link);
   const auto estimate = [&](const char* name, const Phase& phase, double tail_us) {
@@ -103,11 +104,11 @@ Result<Plan> plan_ulysses(const model::Profile& profile, const UlyssesProblem& p
   }
   const ScheduleEstimate& best = plan.schedules[plan.chosen];
   const double residual = best.time_us - plan.math_us;
-  const double push_us = plan.combine_us + kPushFixedUs;
+  const double push_us = times.push(plan.combine_us);
   plan.overlap = {residual, residual / plan.math_us, push_us, 1 - residual / push_us};
   plan.reason = fmt::format(
       "a tile's {:.1f} us of matrix work cover its recovery gap of {:.1f} us{}; residual {:.1f} us "
-      "({:.1f} % of attention) against a push of {:.0f} us, of which {:.0f} % is hidden{}",
+      "({:.2f} % of attention) against a push of {:.0f} us, of which {:.0f} % is hidden{}",
       first.tile_us, first.prediction->recovery_gap_us,
       first.stall_per_tile_us > 0 ? fmt::format(" but for {:.1f} us", first.stall_per_tile_us) : "",
       residual, 100 * residual / plan.math_us, push_us, 100 * plan.overlap->hidden_share,

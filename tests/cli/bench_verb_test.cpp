@@ -64,6 +64,77 @@ TEST(BenchMoe, TimesThatNothingCanTakeAreNotPredictedFrom) {
   EXPECT_EQ(error.value("allowed", ""), "0 to 1e+09");
 }
 
+TEST(BenchMoe, TheTableOfEightRanksTakesOtherNumbersOfThem) {
+  // 128 experts do not divide by 9: the layer is named.
+  const auto error =
+      expect_failure({"bench", "moe", "--table", "ep8", "--ranks", "9", "--predict"}, 2);
+  EXPECT_EQ(error.value("field", ""), "--ranks");
+  EXPECT_NE(error.value("message", "").find("lingbot-video"), std::string::npos) << error.dump();
+}
+
+TEST(BenchMoe, AFitIsMadeAnewFromMeasuredRows) {
+  const TemporaryDirectory folder;
+  auto times = nlohmann::json::parse(read_file(XSTAGE_SOURCE_DIR "/data/h200x2/moe_kernel.json"));
+  const auto fit = times["fit"];
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& row : times["rows"])
+    if (row["layer"]["shape"] == "lingbot-video" && row["layer"]["tokens"] < 7000)
+      rows.push_back(row);
+  times["rows"] = rows;
+  times["fit"] = nullptr;
+  const auto file = folder.write("times.json", times.dump());
+  const auto made = document(xstage({"bench", "moe", "--refit", file.string(), "--json"}));
+  ASSERT_TRUE(made.is_object());
+  EXPECT_NEAR(made["fit"]["layers"][0]["linear1"]["row_us"].get<double>(),
+              fit["layers"][0]["linear1"]["row_us"].get<double>(), 0.1);
+  EXPECT_TRUE(made["provenance"]["fit_made"].contains("created_utc"));
+  times["rows"][0].erase("phases_us");
+  expect_failure({"bench", "moe", "--refit", folder.write("lacks.json", times.dump()).string()}, 2);
+  times["format"] = "xstage.bench/1";
+  expect_failure({"bench", "moe", "--refit", folder.write("other.json", times.dump()).string()}, 2);
+}
+
+TEST(BenchUlysses, PredictionsNeedNoGpu) {
+  const auto eight = document(
+      xstage({"bench", "ulysses", "--table", "paper", "--ranks", "8", "--predict", "--json"}));
+  ASSERT_TRUE(eight.is_object());
+  ASSERT_EQ(eight["layers"].size(), 11u);
+  for (const auto& layer : eight["layers"]) {
+    const auto& p = layer["predicted"];
+    EXPECT_EQ(layer["layer"]["ranks"], 8);
+    EXPECT_TRUE(p["attention_measured"].get<bool>());
+    EXPECT_GT(p["push_over_fused"].get<double>(), 1);
+    EXPECT_GT(p["nccl_over_fused"].get<double>(), p["push_over_fused"].get<double>());
+    EXPECT_LE(p["residual_range_us"][0].get<double>(), p["residual_us"].get<double>());
+    EXPECT_GE(p["residual_range_us"][1].get<double>(), p["residual_us"].get<double>());
+  }
+  const auto two =
+      document(xstage({"bench", "ulysses", "--table", "paper", "--predict", "--json"}));
+  EXPECT_LT(two["layers"][0]["predicted"]["push_serial_us"].get<double>(),
+            eight["layers"][0]["predicted"]["push_serial_us"].get<double>());
+}
+
+TEST(BenchUlysses, TheFitIsThatOfTheResults) {
+  const std::string results = XSTAGE_SOURCE_DIR "/results/ulysses/";
+  const auto made =
+      document(xstage({"bench", "ulysses", "--fit", results + "paper.json", "--fit",
+                       results + "models.json", "--fit", results + "torch.json", "--json"}));
+  ASSERT_TRUE(made.is_object());
+  const auto shipped =
+      nlohmann::json::parse(read_file(XSTAGE_SOURCE_DIR "/data/h200x2/ulysses_fused.json"));
+  for (const auto& [part, key] : {std::pair{"residual", "base_us"},
+                                  {"residual", "attention_share"},
+                                  {"push", "base_us"},
+                                  {"push", "per_link_us"},
+                                  {"nccl", "base_us"},
+                                  {"nccl", "per_mb"}})
+    EXPECT_NEAR(made["fit"][part][key].get<double>(), shipped["fit"][part][key].get<double>(),
+                1e-9 + 1e-6 * shipped["fit"][part][key].get<double>())
+        << "make data/h200x2/ulysses_fused.json anew: " << part << "." << key;
+  expect_failure({"bench", "ulysses", "--fit", results + "paper.json"}, 2);
+  expect_failure({"bench", "ulysses", "--fit", XSTAGE_SOURCE_DIR "/data/published.json"}, 2);
+}
+
 TEST(RunMoe, OnGpusWithoutAGpuItSaysWhatIsMissing) {
   const Outcome outcome = xstage({"run", "moe", "--backend", "cuda", "--shape", "lingbot-video",
                                   "--schedule", "auto", "--json"});
