@@ -13,6 +13,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
+#include "cli/typed_options.hpp"
 #include "cli/ulysses_fit.hpp"
 #include "cuda/build_info.hpp"
 #include "cuda/driver.hpp"
@@ -470,7 +471,15 @@ void add_bench(CLI::App& app, Session& session) {
   ulysses->add_option("--spans", options->spans,
                       "File for the tile stores of one fused launch (of the last layer); "
                       "plan ulysses --from-spans audits it");
-  ulysses->callback([options, &session] {
+  ulysses->callback([ulysses, options, &session] {
+    if (!options->table.empty())
+      refuse_idle(
+          *ulysses, "with --table, which has its own layers",
+          {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads", "--head-dim"});
+    if (!options->fit.empty())
+      refuse_idle_but(*ulysses, "with --fit, which reads what was measured", {"--fit", "--out"});
+    if (options->predict)
+      refuse_idle(*ulysses, "with --predict", {"--rounds", "--order", "--spans", "--backend"});
     session.action = [options, &session] { return Bench(session, *options)(); };
   });
 }

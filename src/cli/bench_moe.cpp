@@ -24,6 +24,7 @@
 #include "cli/inputs.hpp"
 #include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
+#include "cli/typed_options.hpp"
 #include "cuda/build_info.hpp"
 #include "cuda/moe/timed_layer.hpp"
 #include "xstage/atomic_file.hpp"
@@ -583,6 +584,23 @@ class MoeBench {
   plan::FusedTimes times_;
 };
 
+/// Refuses what was typed and would be ignored.
+void refuse_idle_options(const CLI::App& app, const MoeBenchOptions& options) {
+  if (!options.cross_validate.empty())
+    refuse_idle_but(app, "with --cross-validate, which reads what was measured",
+                    {"--cross-validate", "--profile", "--out"});
+  if (!options.table.empty())
+    refuse_idle(app, "with --table, which has its own layers",
+                {"--shape", "--tokens", "--routing"});
+  if (!options.refit.empty())
+    refuse_idle_but(app, "with --refit, which reads what was measured",
+                    {"--refit", "--profile", "--out"});
+  if (options.table == "kernel")
+    refuse_idle(app, "with --table kernel, which measures them", {"--kernel-times"});
+  if (options.predict)
+    refuse_idle(app, "with --predict", {"--launches", "--cold", "--dispatch", "--backend"});
+}
+
 }  // namespace
 
 void add_bench_moe(CLI::App& bench, Session& session) {
@@ -616,6 +634,7 @@ void add_bench_moe(CLI::App& bench, Session& session) {
   app->add_option("--out", options->out, "File for the JSON document");
   app->callback([options, app, &session] {
     options->ranks_given = app->count("--ranks") > 0;
+    refuse_idle_options(*app, *options);
     session.action = [options, &session] { return MoeBench(session, *options)(); };
   });
 }

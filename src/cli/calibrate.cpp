@@ -10,6 +10,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
+#include "cli/typed_options.hpp"
 #include "cli/verbs.hpp"
 #include "cuda/build_info.hpp"
 #include "cuda/driver.hpp"
@@ -338,7 +339,10 @@ void add_calibrate(CLI::App& app, Session& session) {
                    "Messages of the message-passing litmus, for each mechanism and direction")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000}));
   verb->add_flag("--json", session.console.json, "One JSON document on stdout, progress on stderr");
-  verb->callback([&session, options] {
+  verb->callback([verb, &session, options] {
+    if (options->backend == "cuda") refuse_idle(*verb, "with --backend cuda", {"--profile"});
+    if (options->backend == "sim") refuse_idle(*verb, "with --backend sim", {"--gpus"});
+    if (options->validate == 0) refuse_idle(*verb, "without --validate", {"--seed"});
     session.action = [&session, options] { return calibrate(session, *options); };
   });
 }

@@ -80,7 +80,8 @@ void Console::document(const nlohmann::json& value) const {
 
 int Console::fail(const Error& error) const { return fail(error, nlohmann::json::object()); }
 
-int Console::fail(const Error& error, nlohmann::json partial) const {
+int Console::fail(const Error& failure, nlohmann::json partial) const {
+  const Error error = named(failure);
   partial["error"] = to_json(error);
   if (partial.contains("ok")) partial["ok"] = false;  // whatever was right until then
   document(partial);

@@ -1,6 +1,7 @@
 // What every verb shares: where output goes, and the exit code a verb ends with.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@ namespace xstage::cli {
 class Console {
  public:
   bool json = false;
+  /// Makes an error of the library one of the command line, whose fields are options.
+  std::function<Error(Error)> named = [](Error error) { return error; };
 
   /// Prints human-readable output; silent with --json.
   void text(std::string_view line) const;

@@ -16,6 +16,7 @@
 #include "cli/plan_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/spans_audit.hpp"
+#include "cli/typed_options.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
 #include "xstage/model/work_split.hpp"
@@ -397,6 +398,14 @@ void add_common(CLI::App& app, PlanVerb& options, Session& session) {
   app.add_flag("--json", session.console.json, "machine output on stdout");
 }
 
+/// Refuses what was typed and would be ignored.
+void refuse_idle_options(const CLI::App& app, const PlanVerb& options) {
+  if (!options.from_spans.empty())
+    refuse_idle_but(app, "with --from-spans, which describes the kernel",
+                    {"--from-spans", "--profile", "--out"});
+  if (options.mechanism.empty()) refuse_idle(app, "without --mechanism", {"--threads"});
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app, Session& session) {
@@ -407,7 +416,8 @@ void add_plan(CLI::App& app, Session& session) {
   CLI::App* moe = verb->add_subcommand("moe", "a fused expert-parallel MoE layer");
   add_common(*moe, *options, session);
   add_moe_layer_options(*moe, options->moe);
-  moe->callback([options, &session] {
+  moe->callback([moe, options, &session] {
+    refuse_idle_options(*moe, *options);
     session.action = [options, &session] {
       return options->from_spans.empty() ? run_moe(session.console, *options)
                                          : run_spans(session.console, *options);
@@ -416,7 +426,9 @@ void add_plan(CLI::App& app, Session& session) {
   CLI::App* ulysses = verb->add_subcommand("ulysses", "attention with a fused output All-to-All");
   add_common(*ulysses, *options, session);
   add_attention_layer_options(*ulysses, options->attention);
-  ulysses->callback([options, &session] {
+  ulysses->callback([ulysses, options, &session] {
+    refuse_idle_options(*ulysses, *options);
+    if (options->closed_form_only) refuse_idle(*ulysses, "with --closed-form", {"--seed"});
     session.action = [options, &session] {
       return options->from_spans.empty() ? run_ulysses(session.console, *options)
                                          : run_spans(session.console, *options);

@@ -10,6 +10,7 @@
 
 #include "cli/interrupt.hpp"
 #include "cli/outputs.hpp"
+#include "cli/typed_options.hpp"
 #include "cpu/wait_report.hpp"
 #include "cuda/driver.hpp"
 #include "xstage/atomic_file.hpp"
@@ -61,6 +62,14 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->capture_default_str();
   app.add_flag("--no-check", options.no_check, "Do not compare with the reference");
   app.add_option("--out", options.out, "File for the JSON document");
+}
+
+void refuse_idle_run_options(const CLI::App& app, const RunOptions& options) {
+  if (options.backend == "cuda")
+    refuse_idle(app, "with --backend cuda, whose kernels have their own shape and no drills",
+                {"--workers", "--block-m", "--max-work", "--stop-rank", "--stop-before"});
+  if (options.no_check) refuse_idle(app, "with --no-check", {"--check-every"});
+  if (!typed(app, "--stop-rank")) refuse_idle(app, "without --stop-rank", {"--stop-before"});
 }
 
 std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel) {

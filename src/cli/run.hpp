@@ -28,6 +28,9 @@ struct RunOptions {
 
 void add_run_options(CLI::App& app, RunOptions& options);
 
+/// Refuses what was typed and would be ignored. Throws Failure.
+void refuse_idle_run_options(const CLI::App& app, const RunOptions& options);
+
 /// Checks the ranges; with `--backend cuda` the reason why the layer cannot run there.
 /// `has_kernel`: there is one for this kind of layer.
 std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel = false);

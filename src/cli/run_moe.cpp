@@ -10,6 +10,7 @@
 #include "cli/moe_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/run.hpp"
+#include "cli/typed_options.hpp"
 #include "cpu/moe_errors.hpp"
 #include "cuda/moe/host_layer.hpp"
 
@@ -50,13 +51,6 @@ Result<std::vector<schedule::MoeSchedule>> schedules_of(const RunMoeOptions& opt
       options.schedule != "auto" && options.schedule != "all")
     return bad_input("no such schedule", "--schedule", options.schedule,
                      "wave, interleaved, auto, all");
-  if (options.schedule == "auto" && (!options.leads.empty() || options.group != 0))
-    return bad_input("the automatic choice sets lead and group",
-                     options.leads.empty() ? "--group" : "--lead", "given",
-                     "--schedule wave, interleaved or all beside it");
-  if (options.schedule != "auto" && !options.profile.empty())
-    return bad_input("a profile is for the automatic choice", "--profile", options.profile,
-                     "--schedule auto beside it");
   std::vector<schedule::MoeSchedule> out;
   if (options.schedule == "auto") {
     const model::Profile profile =
@@ -187,11 +181,6 @@ class MoeRun {
       return console_.fail(*error, document_);
     if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
-    if (options_.run.backend == "cuda" && options_.stop_rank >= 0)
-      return console_.fail(
-          bad_input("only ranks on threads can be told to stop", "--stop-rank",
-                    fmt::format("{}", options_.stop_rank), "-1 with --backend cuda"),
-          document_);
     // The sizes first: the schedules divide by tiles, and drawing a routing takes its time.
     const layout::MoeConfig asked = config_of(options_, layer, layer.tokens).value();
     nlohmann::json choice;
@@ -403,6 +392,16 @@ class MoeRun {
   bool same_bits_ = true;
 };
 
+/// Refuses what was typed and would be ignored.
+void refuse_idle_options(const CLI::App& app, const RunMoeOptions& options) {
+  const std::string& schedule = options.schedule;
+  const std::string with = "with --schedule " + schedule;
+  if (schedule == "wave" || schedule == "auto") refuse_idle(app, with, {"--lead"});
+  if (schedule == "interleaved" || schedule == "auto") refuse_idle(app, with, {"--group"});
+  if (schedule != "auto") refuse_idle(app, with + ", only with auto", {"--profile"});
+  refuse_idle_run_options(app, options.run);
+}
+
 }  // namespace
 
 void add_run_moe(CLI::App& run, Session& session) {
@@ -435,7 +434,8 @@ void add_run_moe(CLI::App& run, Session& session) {
                   "Drill: before begin, publish, dispatch, tiles or combine")
       ->check(CLI::IsMember({"begin", "publish", "dispatch", "tiles", "combine"}))
       ->capture_default_str();
-  app->callback([options, &session] {
+  app->callback([app, options, &session] {
+    refuse_idle_options(*app, *options);
     session.action = [options, &session] { return MoeRun(session, *options)(); };
   });
 }

@@ -7,6 +7,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/run.hpp"
+#include "cli/typed_options.hpp"
 #include "cpu/ulysses_data.hpp"
 #include "cuda/ulysses/group.hpp"
 
@@ -173,11 +174,6 @@ class UlyssesRun {
     if (auto error = check_rows(options_.check_every, options_.stop_rank, layer.ranks))
       return console_.fail(*error, document_);
     if (auto error = check_key_length(config)) return console_.fail(*error, document_);
-    if (options_.run.backend == "cuda" && options_.stop_rank >= 0)
-      return console_.fail(
-          bad_input("only ranks on threads can be told to stop", "--stop-rank",
-                    fmt::format("{}", options_.stop_rank), "-1 with --backend cuda"),
-          document_);
     nlohmann::json heads = nlohmann::json::array();
     for (std::int32_t rank = 0; rank < config.ranks; ++rank)
       heads.push_back(
@@ -368,7 +364,13 @@ void add_run_ulysses(CLI::App& run, Session& session) {
   app->add_option("--stop-before", options->stop_before, "Drill: before exchange or attention")
       ->check(CLI::IsMember({"exchange", "attention"}))
       ->capture_default_str();
-  app->callback([options, &session] {
+  app->callback([app, options, &session] {
+    refuse_idle_run_options(*app, options->run);
+    // One limit holds for all launches of its kernels.
+    if (options->run.backend == "cuda")
+      refuse_idle(*app, "with --backend cuda; --first-wait-limit holds for every launch",
+                  {"--wait-limit"});
+    if (!typed(*app, "--text")) refuse_idle(*app, "without --text", {"--text-place"});
     session.action = [options, &session] { return UlyssesRun(session, *options)(); };
   });
 }

@@ -12,6 +12,7 @@
 #include "cli/layer_options.hpp"
 #include "cli/provenance.hpp"
 #include "cli/simulation_document.hpp"
+#include "cli/typed_options.hpp"
 #include "xstage/atomic_file.hpp"
 #include "xstage/model/burst_gap.hpp"
 #include "xstage/sim/burst_loop.hpp"
@@ -195,8 +196,23 @@ void add_simulate(CLI::App& app, Session& session) {
   add_simulate_moe(*verb, session);
   add_simulate_ulysses(*verb, session);
   verb->callback([verb, options, &session] {
-    if (!verb->get_subcommands().empty()) return;  // its own callback chose the action
-    if (!options->asked) throw CLI::RequiredError("simulate: moe, ulysses or --burst-loop");
+    if (!verb->get_subcommands().empty()) {  // its own callback chose the action
+      const std::string layer = verb->get_subcommands().front()->get_name();
+      refuse_idle_but(*verb, fmt::format("before '{}', whose options stand behind it", layer), {});
+      return;
+    }
+    if (!options->asked)
+      throw Failure({ErrorKind::kBadInput,
+                     "simulate was not told what",
+                     {},
+                     {},
+                     "moe, ulysses or --burst-loop; see 'xstage simulate --help'"});
+    const bool isolated = options->align == "isolated";
+    refuse_idle(*verb, "with --burst-loop, which has no timeline", {"--trace", "--trace-sms"});
+    if (isolated)
+      refuse_idle(*verb, "with --align isolated", {"--window-us", "--gap-us"});
+    else
+      refuse_idle(*verb, "without --align isolated", {"--bursts"});
     session.action = [options, &session] { return run_burst_loop_verb(session.console, *options); };
   });
 }

@@ -13,6 +13,7 @@
 #include "cli/provenance.hpp"
 #include "cli/simulate.hpp"
 #include "cli/simulation_document.hpp"
+#include "cli/typed_options.hpp"
 #include "xstage/atomic_file.hpp"
 
 namespace xstage::cli {
@@ -128,12 +129,8 @@ void check(const MoeVerb& verb) {
     refuse("--dispatch", verb.dispatch, "rank, pair");
   if (verb.lead && (*verb.lead < 1 || *verb.lead > (std::int64_t{1} << 31)))
     refuse("--lead", std::to_string(*verb.lead), "1 to 2^31");
-  if (verb.lead && verb.schedule != "interleaved")
-    refuse("--lead", std::to_string(*verb.lead), "only with --schedule interleaved");
   if (verb.group && (*verb.group < 1 || *verb.group > (1 << 20)))
     refuse("--group", std::to_string(*verb.group), "1 to 2^20");
-  if (verb.group && verb.schedule != "wave")
-    refuse("--group", std::to_string(*verb.group), "only with --schedule wave");
   if (verb.staging && (*verb.staging < 0 || *verb.staging > 16))
     refuse("--staging", std::to_string(*verb.staging), "0 to 16");
   if (verb.buffers < 0) refuse("--buffers", std::to_string(verb.buffers), "0 (one a row) or more");
@@ -257,7 +254,12 @@ void add_simulate_moe(CLI::App& simulate, Session& session) {
       ->group(group);
   verb->add_option("--linear1-us", options->linear1_us, "time of a Linear-1 tile")->group(group);
   verb->add_option("--linear2-us", options->linear2_us, "time of a Linear-2 tile")->group(group);
-  verb->callback([options, &session] {
+  verb->callback([verb, options, &session] {
+    const std::string with = "with --schedule " + options->schedule;
+    if (options->schedule == "wave" || options->schedule == "auto")
+      refuse_idle(*verb, with, {"--lead"});
+    if (options->schedule == "interleaved" || options->schedule == "auto")
+      refuse_idle(*verb, with, {"--group"});
     session.action = [options, &session] { return run_moe(session.console, *options); };
   });
 }

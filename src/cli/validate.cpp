@@ -6,6 +6,7 @@
 #include "cli/inputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/schedule_validation.hpp"
+#include "cli/typed_options.hpp"
 #include "cli/validation.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
@@ -144,7 +145,8 @@ void add_validate(CLI::App& app, Session& session) {
   verb->add_option("--gpu", options->gpu, "whose groups of SMs (0)")->check(CLI::Range(0, 1023));
   verb->add_option("--out", options->out, "where to write the document (JSON)");
   verb->add_flag("--json", session.console.json, "machine output on stdout");
-  verb->callback([options, &session] {
+  verb->callback([verb, options, &session] {
+    if (options->samples.empty()) refuse_idle(*verb, "without --samples", {"--folds", "--gpu"});
     session.action = [options, &session] { return run_validate(session.console, *options); };
   });
 }

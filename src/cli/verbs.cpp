@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "cli/interrupt.hpp"
+#include "cli/typed_options.hpp"
 #include "xstage/version.hpp"
 
 namespace xstage::cli {
@@ -34,9 +35,11 @@ bool is_verb(const CLI::App& app, const std::string& name) {
 
 /// What would have been right instead: the options of the verb that was meant, or the verbs.
 std::string what_fits(const CLI::App& app) {
-  const auto chosen = app.get_subcommands();
-  if (chosen.empty()) return verb_names(app);
-  return fmt::format("see 'xstage {} --help'", chosen.front()->get_name());
+  const CLI::App& verb = chosen_verb(app);
+  if (&verb == &app) return verb_names(app);
+  const bool of_a_layer = verb.get_parent() != &app;  // the layer's options are its own
+  return fmt::format("see 'xstage {}{} --help'",
+                     of_a_layer ? verb.get_parent()->get_name() + " " : "", verb.get_name());
 }
 
 /// An empty text would become the number 0 or the current directory; it is a forgotten variable.
@@ -66,6 +69,9 @@ int dispatch(int argc, const char* const* argv) {
   add_report(app, session);
   add_run(app, session);
   add_simulate(app, session);
+  session.console.named = [&app](Error error) {
+    return named_by_option(chosen_verb(app), std::move(error));
+  };
   try {
     if (argc > 1 && argv[1][0] != '-' && !is_verb(app, argv[1]))
       throw Failure(bad_input("unknown verb", "verb", argv[1], verb_names(app)));
@@ -79,8 +85,7 @@ int dispatch(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return session.console.fail(
-        {ErrorKind::kBadInput, shortened(error.what(), 200), {}, {}, what_fits(app)});
+    return session.console.fail(parse_error(chosen_verb(app), error, what_fits(app)));
   } catch (const Failure& failure) {
     return session.console.fail(failure.error());
   } catch (const std::exception& error) {

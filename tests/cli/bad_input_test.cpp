@@ -58,10 +58,10 @@ TEST(BadInput, ValuesOfPredictNameFieldValueAndRange) {
       {"132", "17", "5", "bytes = 17"},
       {"132", "1e30", "5", "bytes"},
       {"132", "9223372036854775807", "5", "bytes"},
-      {"132", "32768", "-1", "gap_us = -1"},
-      {"132", "32768", "nan", "gap_us = nan"},
-      {"132", "32768", "inf", "gap_us = inf"},
-      {"132", "32768", "1e300", "gap_us"},
+      {"132", "32768", "-1", "gap-us = -1"},
+      {"132", "32768", "nan", "gap-us = nan"},
+      {"132", "32768", "inf", "gap-us = inf"},
+      {"132", "32768", "1e300", "gap-us"},
       {"132", "32768", "", "gap-us"},
   };
   for (const auto& bad : cases) {

@@ -100,8 +100,8 @@ TEST(SimulateVerb, SenselessOptionsAreRefusedBeforeTheWork) {
       {{"--burst-loop", "--gpu", "2147483647"}, "--gpu"},
       {{"--burst-loop", "--seed", "-1"}, "--seed"},
       {{"moe", "--shape", "lingbot-video", "--seed", "-1"}, "--seed"},
-      {{"moe", "--shape", "lingbot-video", "--out", "/no/folder/x"}, "file"},
-      {{"moe", "--shape", "lingbot-video", "--trace", "/no/folder/x"}, "file"}};
+      {{"moe", "--shape", "lingbot-video", "--out", "/no/folder/x"}, "--out"},
+      {{"moe", "--shape", "lingbot-video", "--trace", "/no/folder/x"}, "--trace"}};
   for (const auto& [arguments, field] : table)
     EXPECT_EQ(expect_failure(simulate(arguments), 2).value("field", ""), field);
 }
@@ -232,11 +232,11 @@ TEST(SimulateVerb, BadInputNamesTheOption) {
       {{"plan", "moe", "--shape", "lingbot-video", "--tokens", "268435456", "--profile", kProfile},
        "--tokens"},
       {simulate({"--burst-loop", "--align", "sideways"}), "--align"},
-      {simulate({"--burst-loop", "--bursts", "0"}), "--bursts"},
+      {simulate({"--burst-loop", "--align", "isolated", "--bursts", "0"}), "--bursts"},
       {simulate({"--burst-loop", "--window-us", "inf"}), "--window-us"},
       {simulate({"--burst-loop", "--window-us", "1e9"}), "--window-us"},
-      {simulate({"--burst-loop", "--producers", "0"}), "producers"},
-      {simulate({"--burst-loop", "--bytes", "7"}), "bytes"},
+      {simulate({"--burst-loop", "--producers", "0"}), "--producers"},
+      {simulate({"--burst-loop", "--bytes", "7"}), "--bytes"},
       {{"validate", "--profile", kProfile}, "--samples"},
       {{"validate", "--profile", kProfile, "--schedule-samples", "/no/such"},
        "--schedule-samples"}};
