@@ -99,7 +99,7 @@ enum class Mark : int {
   kPushed,      ///< the block has stored its tokens wherever they are needed
   kRouted,      ///< the tables of what comes here are complete
   kLanded,      ///< all tokens have landed here
-  kDispatched,  ///< the block has put its share of tokens into rows
+  kDispatched,  ///< the block has put its share of tokens into the rows of the first tiles
   kIssued,      ///< the loader has fetched its last step
   kTilesDone,   ///< all warps have left their roles
   kCombined,    ///< all results for own tokens are here

@@ -1,135 +1,145 @@
-// Dispatch at the receiver: all warps put the tokens of this rank's experts into rows, before they
-// take their roles, from where the tokens' owners stored them.
+// Dispatch at the receiver: tokens of this rank's experts from where their owners stored them into
+// the rows of the experts, in the order of the rows.
 //
-// First origins and scales, in the order of the rows. Then the tokens: neighbouring places of the
-// pool belong to different blocks, so that the first rows are complete first. A block looks at its
-// places, a thread each: whose token, and where else on this rank it goes. What is first needed
-// there becomes a list in shared memory, from which the block's warps take one token after another
-// (dealt out to warps, some would have twice as many as others). A token passes through registers:
-// read once, stored to all its places, while the next piece is on its way.
+// A unit is eight neighbouring places of a row. Its warp looks up whose tokens these are, writes
+// origins and scales side by side, and moves the tokens through its piece of shared memory, each
+// fetched and all of them stored by bulk copies: one look-up a place, no chain. A token is fetched
+// once for each of its places; the second time it comes from L2.
+//
+// All blocks fill the rows that the first tiles need. Then most of them begin with tiles, and a few
+// (`kFillers`) fill the other rows ahead of the tiles: a block that only moves tokens moves many
+// times what one warp moves beside the products.
 #pragma once
 
 #include <cstddef>
 
 #include "cuda/moe/block.cuh"
 #include "cuda/ptx/bulk.cuh"
+#include "cuda/ptx/bulk_load.cuh"
 
 namespace xstage::moe {
 
+/// Blocks that go on filling rows while the others have begun with tiles. 8 fall behind the tiles
+/// of small layers, 24 are missed there.
+inline constexpr std::int64_t kFillers = 16;
+/// Places that a warp fills at a time.
+inline constexpr int kFillPlaces = 8;
+/// Tokens on their way, a warp: at least one.
+inline constexpr int kFillBytes = 16384;
+static_assert(kFillBytes >= 2 * kMaxHidden);
+
 class Dispatcher {
  public:
-  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables, BlockShared& s,
-                        const sync::WaitContext& context)
+  /// `buffer`, `full`: of this warp, the latter initialised.
+  __device__ Dispatcher(const FusedParams& p, const RouteTables& tables,
+                        const sync::WaitContext& context, std::uint8_t* buffer, std::uint64_t* full)
       : p_(p),
         t_(tables),
-        list_(*reinterpret_cast<List*>(s.tiles.a)),
         context_(context),
         signals_(policy_, p.layout, p.symmetric, p.workspace, context),
+        buffer_(buffer),
+        full_(full),
         lane_(static_cast<int>(threadIdx.x % 32)),
         local_(static_cast<std::int32_t>(p.layout.experts_local)),
-        bytes_(static_cast<std::int32_t>(p.layout.config.hidden * p.layout.value_bytes)) {
-    static_assert(sizeof(List) <= sizeof(TileShared::a) + sizeof(TileShared::b) &&
-                  offsetof(TileShared, b) == sizeof(TileShared::a));
-  }
+        bytes_(static_cast<std::int32_t>(p.layout.config.hidden * p.layout.value_bytes)) {}
 
-  /// All threads. False: an entry cannot be; every rank is told.
-  __device__ bool run() {
-    if (!__syncthreads_and(describe_places())) return false;
-    const std::int64_t places = std::int64_t{t_.first_row[local_]} * kBlockM;
-    for (std::int64_t first = 0; first < places; first += std::int64_t{kLooks} * gridDim.x) {
-      if (threadIdx.x == 0) list_.count = list_.taken = 0;
-      __syncthreads();
-      bool good = true;
-      for (int look = static_cast<int>(threadIdx.x); good && look < kLooks; look += kThreads) {
-        const std::int64_t place = first + std::int64_t{look} * gridDim.x + blockIdx.x;
-        if (place >= places) break;
-        good = find(place);
-      }
-      if (!__syncthreads_and(good)) return false;
-      copy_tokens();
-      // These were ordinary stores; loaders read in bulk.
-      ptx::fence_proxy_async_global();
-      __syncthreads();
-      signal();
-      __syncthreads();
-    }
-    return true;
+  /// Units of the rows [first, last), dealt to the warps of the first `blocks` blocks. Whole warp;
+  /// false: an entry cannot be, every rank is told.
+  __device__ bool fill(std::int64_t first, std::int64_t last, std::int64_t blocks) {
+    constexpr std::int64_t kOfRow = kBlockM / kFillPlaces;
+    if (blockIdx.x >= blocks) return true;
+    const std::int64_t warps = std::int64_t{kThreads / 32} * blocks;
+    bool good = true;
+    for (std::int64_t unit = first * kOfRow + blockIdx.x + std::int64_t{threadIdx.x / 32} * blocks;
+         good && unit < last * kOfRow; unit += warps)
+      good = fill_places(unit * kFillPlaces);
+    signal();
+    return good;
   }
 
  private:
-  /// Places that a block looks at in one go.
-  static constexpr int kLooks = 5 * kThreads;
-  /// A token, and where it goes: its places on this rank, -1 behind the last.
-  struct Token {
-    std::uint32_t landing;
-    std::int32_t place[kMaxTopk];
-  };
-  struct List {
-    int count, taken;
-    Token tokens[kLooks];
-  };
-  /// 16 bytes of each of 512 a lane: what a warp has of a token at a time.
-  static constexpr int kParts = 4;
-  static constexpr int kPieceBytes = 512 * kParts;
-  struct Piece {
-    uint4 part[kParts];
-  };
-
-  /// Origins and scales, 32 neighbouring places of a row a warp, a place a lane: what lies next to
-  /// each other is written together. (With its token each scale would be a store of 4 bytes by
-  /// itself; these took as long as the tokens.) Whole warp. False: an entry cannot be.
-  __device__ bool describe_places() {
-    const std::int64_t units = std::int64_t{t_.first_row[local_]} * (kBlockM / 32);
-    const std::int64_t own = blockIdx.x + std::int64_t{threadIdx.x / 32} * gridDim.x;
-    const std::int64_t warps = std::int64_t{kThreads / 32} * gridDim.x;
+  /// Whole warp; four lanes a place.
+  __device__ bool fill_places(std::int64_t first) {
+    const int expert =
+        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(first / kBlockM));
+    const auto within =
+        static_cast<std::int32_t>(first - std::int64_t{t_.first_row[expert]} * kBlockM);
+    const std::int32_t left = static_cast<std::int32_t>(t_.tokens[expert]) - within;
+    if (left <= 0) return true;
+    const int count = left < kFillPlaces ? left : kFillPlaces;
+    const int mine = lane_ % kFillPlaces;
     bool good = true;
-    for (std::int64_t unit = own; unit < units; unit += warps)
-      good = describe(unit * 32 + lane_) && good;
-    if (!__all_sync(~0u, good)) return false;
+    std::int64_t landing = 0;
+    if (mine < count) good = describe(first + mine, expert, within + mine, landing);
     // These were ordinary stores; loaders read scales in bulk.
     ptx::fence_proxy_async_global();
-    __syncwarp();
-    if (lane_ != 0) return true;
-    ptx::fence_gpu();
-    for (std::int64_t unit = own; unit < units; unit += warps)
-      if (const std::int64_t left = tokens_from(unit * 32); left > 0)
-        signals_.dispatched(unit / (kBlockM / 32), left < 32 ? left : 32);
+    if (!__all_sync(~0u, good)) return false;
+    const int together = kFillBytes / bytes_ < kFillPlaces ? kFillBytes / bytes_ : kFillPlaces;
+    for (int done = 0; done < count; done += together) {
+      const int now = count - done < together ? count - done : together;
+      if (lane_ == 0) {
+        ptx::bulk_wait_source();
+        ptx::mbarrier_arrive_expect(full_, static_cast<std::uint32_t>(now * bytes_));
+      }
+      __syncwarp();
+      if (lane_ >= done && lane_ < done + now)
+        ptx::bulk_load(buffer_ + (lane_ - done) * bytes_,
+                       p_.layout.token(p_.symmetric[p_.rank], 0, 0) + landing * bytes_,
+                       static_cast<std::uint32_t>(bytes_), full_);
+      // While these are on their way: what the unit before has stored.
+      if (done == 0) signal();
+      wait(full_, parity_);
+      parity_ ^= 1;
+      if (lane_ == 0) {
+        ptx::bulk_store(p_.layout.pool_token(p_.workspace, first + done), buffer_,
+                        static_cast<std::uint32_t>(now * bytes_));
+        ptx::bulk_commit();
+      }
+    }
+    stored_row_ = first / kBlockM;
+    stored_ = count;
     return true;
   }
 
-  /// Tokens of the row's expert at `place` and behind it.
-  __device__ std::int64_t tokens_from(std::int64_t place) const {
-    const int expert =
-        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
-    return std::int64_t{t_.tokens[expert]} + std::int64_t{t_.first_row[expert]} * kBlockM - place;
+  /// The unit stored last is in place. Whole warp.
+  __device__ void signal() {
+    if (lane_ == 0 && stored_ > 0) {
+      ptx::bulk_wait_done();
+      signals_.dispatched(stored_row_, stored_);
+    }
+    stored_ = 0;
+    __syncwarp();
   }
 
-  __device__ bool describe(std::int64_t place) {
-    const int expert =
-        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
-    const auto within =
-        static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[expert]} * kBlockM);
-    if (within >= t_.tokens[expert]) return true;
-    const std::int32_t source = source_of(expert, within);
-    const layout::RouteEntry entry =
-        entry_of(source, static_cast<std::int32_t>(t_.offset[source * (local_ + 1) + expert] +
-                                                   within - t_.begin[source * local_ + expert]));
-    if (entry.pair >= static_cast<std::uint64_t>(p_.layout.pairs)) return refuse(source, entry);
-    *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, place)) = {
-        static_cast<std::uint32_t>(source), entry.pair, __float_as_uint(entry.weight), 0};
+  /// Origin and scales of a place; `landing`: its token among those of all sources.
+  __device__ bool describe(std::int64_t place, int expert, std::int32_t within,
+                           std::int64_t& landing) {
+    const std::int32_t source = source_of(expert, static_cast<std::uint32_t>(within));
+    const auto at = static_cast<std::int32_t>(t_.offset[source * (local_ + 1) + expert] +
+                                              static_cast<std::uint32_t>(within) -
+                                              t_.begin[source * local_ + expert]);
+    const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(
+        p_.layout.entries_of(p_.symmetric[p_.rank], signals_.slot(), source) + at));
+    const std::uint32_t pair = raw.x;
+    if (pair >= static_cast<std::uint64_t>(p_.layout.pairs)) return refuse(source, pair);
+    landing = p_.layout.landing(source, pair / static_cast<std::uint32_t>(p_.layout.config.topk));
+    const int part = lane_ / kFillPlaces;
+    if (part == 0)
+      *reinterpret_cast<uint4*>(p_.layout.origin(p_.workspace, place)) = {
+          static_cast<std::uint32_t>(source), pair, raw.y, 0};
     const auto groups = static_cast<std::int32_t>(p_.layout.hidden_groups);
     const float* const from =
-        p_.layout.scales_of_token(p_.symmetric[p_.rank], source,
-                                  entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk));
+        p_.layout.scales_of_token(p_.symmetric[p_.rank], 0, 0) + landing * groups;
     float* const to = p_.layout.pool_scales_of(p_.workspace, place / kBlockM, 0) + place % kBlockM;
+    constexpr int kParts = 32 / kFillPlaces;
     if (groups % 4 != 0) {
 #pragma unroll 4
-      for (std::int32_t group = 0; group < groups; ++group)
+      for (std::int32_t group = part; group < groups; group += kParts)
         to[group * kBlockM] = __ldcg(from + group);
       return true;
     }
 #pragma unroll 4
-    for (std::int32_t group = 0; group < groups; group += 4) {
+    for (std::int32_t group = 4 * part; group < groups; group += 4 * kParts) {
       const float4 four = __ldcg(reinterpret_cast<const float4*>(from + group));
       to[group * kBlockM] = four.x;
       to[(group + 1) * kBlockM] = four.y;
@@ -148,120 +158,23 @@ class Dispatcher {
   }
 
   /// Ends the launch on every rank.
-  __device__ bool refuse(std::int32_t source, const layout::RouteEntry& entry) {
+  __device__ bool refuse(std::int32_t source, std::uint32_t pair) {
     sync::stop_all(policy_, context_,
                    {sync::WaitEnd::kCorrupt, sync::Site::kRoutes, p_.rank, context_.worker, source,
-                    static_cast<std::uint64_t>(p_.layout.pairs), entry.pair, context_.epoch, 0});
+                    static_cast<std::uint64_t>(p_.layout.pairs), pair, context_.epoch, 0});
     return false;
-  }
-
-  /// The token of `place`, if it is first needed there (every slot fetches its own where tokens
-  /// come once a slot), and all its places. False: an entry cannot be.
-  __device__ bool find(std::int64_t place) {
-    const int of_row =
-        last_at_most(t_.first_row, local_, static_cast<std::uint32_t>(place / kBlockM));
-    const auto within =
-        static_cast<std::uint32_t>(place - std::int64_t{t_.first_row[of_row]} * kBlockM);
-    if (within >= t_.tokens[of_row]) return true;
-    const std::int32_t source = source_of(of_row, within);
-    const std::uint32_t* const begin = t_.begin + source * local_;
-    const std::uint32_t* const offset = t_.offset + source * (local_ + 1);
-    const auto entries = static_cast<std::int32_t>(offset[local_]);
-    const bool per_slot = p_.layout.config.dispatch == layout::MoeDispatch::kPerSlot;
-    auto at = static_cast<std::int32_t>(offset[of_row] + within - begin[of_row]);
-    Token* token = nullptr;
-    for (int d = 0; d < kMaxTopk && at >= 0; ++d) {
-      const layout::RouteEntry entry = entry_of(source, at);
-      if (entry.pair >= static_cast<std::uint64_t>(p_.layout.pairs) || entry.next >= entries)
-        return refuse(source, entry);
-      if (d == 0) {
-        if (!per_slot && entry.first == 0) return true;
-        token = &list_.tokens[atomicAdd(&list_.count, 1)];
-        token->landing = static_cast<std::uint32_t>(p_.layout.landing(
-            source, entry.pair / static_cast<std::uint32_t>(p_.layout.config.topk)));
-      }
-      const int expert = last_at_most(offset, local_, static_cast<std::uint32_t>(at));
-      const std::uint32_t to = t_.first_row[expert] * kBlockM + begin[expert] +
-                               static_cast<std::uint32_t>(at) - offset[expert];
-      token->place[d] = static_cast<std::int32_t>(to);
-      if (d + 1 < kMaxTopk) token->place[d + 1] = -1;
-      at = per_slot ? -1 : entry.next;
-    }
-    return true;
-  }
-
-  __device__ layout::RouteEntry entry_of(std::int32_t source, std::int32_t at) const {
-    const uint4 raw = __ldcg(reinterpret_cast<const uint4*>(
-        p_.layout.entries_of(p_.symmetric[p_.rank], signals_.slot(), source) + at));
-    return {raw.x, __uint_as_float(raw.y), static_cast<std::int32_t>(raw.z),
-            static_cast<std::int32_t>(raw.w)};
-  }
-
-  /// Takes tokens from the list until none is left. Whole warp.
-  __device__ void copy_tokens() {
-    int token = take();
-    std::int32_t at = 0;
-    Piece now, next;
-    if (token >= 0) load(token, at, now);
-    while (token >= 0) {
-      const int this_token = token;
-      const std::int32_t this_at = at;
-      at += kPieceBytes;
-      if (at >= bytes_) {
-        at = 0;
-        token = take();
-      }
-      if (token >= 0) load(token, at, next);
-      store(this_token, this_at, now);
-      now = next;
-    }
-  }
-
-  /// The next token of the list, or -1. Whole warp.
-  __device__ int take() {
-    int token = 0;
-    if (lane_ == 0) token = atomicAdd(&list_.taken, 1);
-    token = __shfl_sync(~0u, token, 0);
-    return token < list_.count ? token : -1;
-  }
-
-  __device__ __forceinline__ void load(int token, std::int32_t at, Piece& piece) const {
-    const char* const from = p_.layout.token(p_.symmetric[p_.rank], 0, 0) +
-                             std::int64_t{list_.tokens[token].landing} * bytes_ + at + 16 * lane_;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i)
-      if (at + 16 * lane_ + 512 * i < bytes_)
-        piece.part[i] = __ldcg(reinterpret_cast<const uint4*>(from + 512 * i));
-  }
-
-  /// To all places of the token.
-  __device__ __forceinline__ void store(int token, std::int32_t at, const Piece& piece) const {
-    const Token& of = list_.tokens[token];
-    for (int d = 0; d < kMaxTopk; ++d) {
-      const std::int32_t place = of.place[d];
-      if (place < 0) break;
-      char* const to = p_.layout.pool_token(p_.workspace, place) + at + 16 * lane_;
-#pragma unroll
-      for (int i = 0; i < kParts; ++i)
-        if (at + 16 * lane_ + 512 * i < bytes_)
-          *reinterpret_cast<uint4*>(to + 512 * i) = piece.part[i];
-    }
-  }
-
-  /// The tokens of the list are in all their places.
-  __device__ void signal() {
-    ptx::fence_gpu();
-    for (int token = static_cast<int>(threadIdx.x); token < list_.count; token += kThreads)
-      for (int d = 0; d < kMaxTopk && list_.tokens[token].place[d] >= 0; ++d)
-        signals_.dispatched(list_.tokens[token].place[d] / kBlockM, 1);
   }
 
   const FusedParams& p_;
   const RouteTables& t_;
-  List& list_;
   const sync::WaitContext& context_;
-  FencedPolicy policy_;
-  sync::MoeSignals<FencedPolicy> signals_;
+  RankPolicy policy_;
+  RankSignals signals_;
+  std::uint8_t* buffer_;  ///< [kFillBytes]
+  std::uint64_t* full_;
+  std::uint32_t parity_ = 0;
+  std::int64_t stored_row_ = 0;  ///< of the unit that is stored and not yet signalled
+  int stored_ = 0;               ///< its places
   int lane_;
   std::int32_t local_;
   std::int32_t bytes_;  ///< of a token's values
@@ -270,11 +183,31 @@ class Dispatcher {
 /// All warps of the block; uses the memory where steps will be. False: an entry cannot be.
 __device__ inline bool dispatch(const FusedParams& p, const RouteTables& tables, BlockShared& s,
                                 const sync::WaitContext& context) {
-  const bool good = Dispatcher(p, tables, s, context).run();
-  // The list lay where bulk copies write next.
-  ptx::fence_proxy_async_shared();
+  constexpr int kWarps = kThreads / 32;
+  static_assert(offsetof(TileShared, staged_scales) >=
+                kWarps * (kFillBytes + sizeof(std::uint64_t)));
+  auto* const memory = reinterpret_cast<std::uint8_t*>(&s.tiles);
+  auto* const full = reinterpret_cast<std::uint64_t*>(memory + kWarps * kFillBytes);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (threadIdx.x < kWarps) ptx::mbarrier_init(&full[threadIdx.x], 1);
+  ptx::fence_mbarrier_init();
+  // Tokens came by ordinary stores of peers.
+  ptx::fence_proxy_async();
   __syncthreads();
-  return good;
+  const std::int64_t rows = tables.first_row[p.layout.experts_local];
+  const std::int64_t blocks = gridDim.x;
+  // Rows of the first tiles of all blocks, and as many again for their next ones.
+  std::int64_t at_once = 2 * ((blocks + p.layout.tiling.n1 - 1) / p.layout.tiling.n1);
+  const std::int64_t fillers = blocks < 4 * kFillers ? (blocks + 3) / 4 : kFillers;
+  // A few rows more are not worth it.
+  if (rows <= 2 * at_once) at_once = rows;
+  Dispatcher dispatcher(p, tables, context, memory + warp * kFillBytes, full + warp);
+  bool good = dispatcher.fill(0, at_once, blocks);
+  if (threadIdx.x == 0) mark(p, Mark::kDispatched);
+  good = good && dispatcher.fill(at_once, rows, fillers);
+  // Where steps come by bulk copies.
+  ptx::fence_proxy_async_shared();
+  return __syncthreads_and(good);
 }
 
 }  // namespace xstage::moe

@@ -140,16 +140,14 @@ __device__ inline void run_loader(const FusedParams& p, const FusedMaps& maps, B
   FencedPolicy unordered;
   sync::MoeSignals<FencedPolicy> claims(unordered, p.layout, p.symmetric, p.workspace,
                                         wait_context(p, s.epoch));
-  const auto claim = [&] { return gridDim.x + claims.claim(); };
+  const auto claim = [&] { return claims.claim(); };
   schedule::ClaimedTiles<schedule::MoeOrder, decltype(claim)> tiles(order, claim);
-  std::uint64_t position = blockIdx.x;
+  std::uint64_t position = claim();
   std::uint64_t waited[2] = {0, 0};
   for (schedule::MoeTile tile; tiles.take(position, tile);) {
     const bool first = tile.linear == schedule::Linear::kFirst;
     const std::uint64_t before = p.marks != nullptr ? ptx::globaltimer() : 0;
-    // A place counts twice: its origin and scales, and its token.
-    if (!(first ? signals.wait_dispatched(tile.row, 2 * tile.tokens)
-                : signals.wait_linear1(tile.row)))
+    if (!(first ? signals.wait_dispatched(tile.row, tile.tokens) : signals.wait_linear1(tile.row)))
       break;
     if (p.marks != nullptr) (first ? waited[0] : waited[1]) += ptx::globaltimer() - before;
     // What the wait acquired was partly written by ordinary stores; it is read by bulk copies.
@@ -397,7 +395,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (!run_prologue<Format>(p, s, tables)) return;
   if (!dispatch(p, tables, s, wait_context(p, s.epoch))) return;
-  if (threadIdx.x == 0) mark(p, Mark::kDispatched);
 
   const int warp = static_cast<int>(threadIdx.x / 32);
   if (warp < kMathWarps) {
