@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include "xstage/input_file.hpp"
 
@@ -96,14 +100,47 @@ Result<json> table(std::string_view text, const char* key) {
   return document[key];
 }
 
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+/// Letters to change, to add or to leave out to get from one text to the other (Levenshtein).
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < to.size(); ++j)
+      diagonal = std::exchange(
+          row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, diagonal + (from[i] != to[j])}));
+  }
+  return row.back();
+}
+
+/// By name; capitals do not count. A near miss is answered with the name that was meant.
 template <class Shape>
 Result<Shape> find(const std::vector<Shape>& shapes, std::string_view wanted) {
+  constexpr std::size_t kLongestName = 64;  // a longer text is no slip of the finger
+  const std::string name = lower(wanted.substr(0, kLongestName));
   std::string names;
+  const Shape* nearest = nullptr;
+  std::size_t least = std::max<std::size_t>(2, name.size() / 3);
   for (const Shape& shape : shapes) {
-    if (shape.name == wanted) return shape;
+    const std::string known = lower(shape.name);
+    if (known == name && wanted.size() <= kLongestName) return shape;
     names += (names.empty() ? "" : ", ") + shape.name;
+    // "glm5" and "deepseek-v4" too: with letters left out, or only begun.
+    const bool begun = name.size() >= 3 && known.starts_with(name);
+    const std::size_t away = begun ? 0 : distance(name, known);
+    if (away > least || (nearest != nullptr && away == least)) continue;
+    least = away;
+    nearest = &shape;
   }
-  return bad_input("no such shape", "--shape", std::string(wanted), names);
+  const std::string meant =
+      nearest != nullptr ? fmt::format("; did you mean {}?", nearest->name) : "";
+  return bad_input("no such shape" + meant, "--shape", std::string(wanted), names);
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ Result<std::vector<AttentionShape>> parse_attention_shapes(std::string_view json
 const std::vector<MoeShape>& moe_shapes();
 const std::vector<AttentionShape>& attention_shapes();
 
-/// Looks a shape up by name; the error lists the names there are.
+/// Looks a shape up by name, whose capitals do not count; the error lists the names there are, and
+/// says which one a near miss meant.
 Result<MoeShape> find_moe_shape(std::string_view name);
 Result<AttentionShape> find_attention_shape(std::string_view name);
 

@@ -27,6 +27,26 @@ TEST(Shapes, UnknownNameListsTheKnownOnes) {
   EXPECT_NE(found.error().allowed.find("hy3"), std::string::npos);
 }
 
+TEST(Shapes, CapitalsOfANameDoNotCount) {
+  EXPECT_EQ(find_attention_shape("FLUX.1").value().name, "flux.1");
+  EXPECT_EQ(find_attention_shape("Wan2.1-14B").value().name, "wan2.1-14b");
+  EXPECT_EQ(find_moe_shape("DeepSeek-V4-Pro").value().name, "deepseek-v4-pro");
+}
+
+TEST(Shapes, NearMissesAreToldWhatWasMeant) {
+  const auto says = [](const Error& error) { return error.what; };
+  EXPECT_EQ(says(find_attention_shape("flux1").error()), "no such shape; did you mean flux.1?");
+  EXPECT_EQ(says(find_attention_shape("FLUX.2").error()),
+            "no such shape; did you mean flux.2-dev?");
+  EXPECT_EQ(says(find_moe_shape("lingbot").error()), "no such shape; did you mean lingbot-video?");
+  EXPECT_EQ(says(find_moe_shape("glm5").error()), "no such shape; did you mean glm-5?");
+  EXPECT_EQ(says(find_moe_shape("deepseek-v4-flsh").error()),
+            "no such shape; did you mean deepseek-v4-flash?");
+  for (const std::string& other :
+       {std::string("nonsense"), std::string(), std::string(100000, 'g')})
+    EXPECT_EQ(says(find_moe_shape(other).error()), "no such shape");
+}
+
 TEST(Shapes, BadTablesAreRefusedWithTheField) {
   const std::string good = R"("name":"a","hidden":8,"intermediate":8,"experts":8,"topk":2)";
   EXPECT_TRUE(parse_moe_shapes("{\"layers\":[{" + good + "}]}").ok());
