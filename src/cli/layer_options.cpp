@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "xstage/layout/check.hpp"
 #include "xstage/limits.hpp"
 
 namespace xstage::cli {
@@ -79,11 +80,13 @@ Result<MoeLayer> resolve(const MoeLayerOptions& options) {
       {options.intermediate, layer.shape.intermediate},
       {options.experts, layer.shape.experts},
       {options.topk, layer.shape.topk}};
+  bool changed = false;
   for (const auto& [given, value] : sizes) {
     if (!given) continue;
-    if (!options.shape.empty() && value != *given) layer.shape.name = options.shape + "-changed";
+    if (!options.shape.empty() && value != *given) changed = true;
     value = *given;
   }
+  if (changed) layer.shape.name += "-changed";
   auto valid = shapes::checked(layer.shape);
   if (!valid) return valid.error();
   if (auto error = check_size("--ranks", options.ranks, 1, kMaxRanks)) return *error;
@@ -125,12 +128,14 @@ void add_attention_layer_options(CLI::App& app, AttentionLayerOptions& options) 
   app.add_option("--heads-local", options.heads_local, "Query heads a rank, in place of --heads");
   app.add_option("--kv-heads", options.kv_heads, "Key and value heads over all ranks");
   app.add_option("--head-dim", options.head_dim, "Size of a head");
+  app.add_flag("--replicate-kv-heads", options.replicate_kv_heads,
+               "Allow fewer key heads than ranks");
   app.add_option("--ranks", options.ranks, "Ulysses degree")->capture_default_str();
   app.add_option("--seed", options.seed, "Seed of everything random")
       ->check(refuse_seed_out_of_range)
       ->capture_default_str();
   for (const char* name : {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads",
-                           "--head-dim", "--ranks", "--seed"})
+                           "--head-dim", "--replicate-kv-heads", "--ranks", "--seed"})
     app.get_option(name)->group("Layer");
 }
 
@@ -167,16 +172,28 @@ Result<AttentionLayer> resolve(const AttentionLayerOptions& options) {
   if (layer.kv_heads == 0 && !options.kv_heads) layer.kv_heads = layer.heads;
   if (auto error = check_size("--heads", layer.heads, 1, shapes::kMaxSize)) return *error;
   if (auto error = check_size("--kv-heads", layer.kv_heads, 1, layer.heads)) return *error;
-  if (layer.heads % layer.kv_heads != 0)
-    return bad_input("the query heads do not divide by the key and value heads", "--kv-heads",
-                     std::to_string(layer.kv_heads),
-                     fmt::format("a divisor of {} heads", layer.heads));
   if (auto error = check_size("--seq", layer.seq, 1, shapes::kMaxTokens)) return *error;
-  if (auto error = check_size("--head-dim", layer.head_dim, 1, 4096)) return *error;
   if (auto error = check_size("--batch", options.batch, 1, shapes::kMaxSize)) return *error;
   layer.batch = options.batch;
   layer.seed = options.seed;
+  layer.replicate_kv_heads = options.replicate_kv_heads;
+  if (const auto valid = layout::checked(config_of(layer)); !valid) return valid.error();
   return layer;
+}
+
+layout::UlyssesConfig config_of(const AttentionLayer& layer) {
+  layout::UlyssesConfig config;
+  config.ranks = layer.ranks;
+  config.batch = layer.batch;
+  config.heads = layer.heads;
+  config.kv_heads = layer.kv_heads;
+  config.replicate_kv_heads = layer.replicate_kv_heads;
+  config.head_dim = layer.head_dim;
+  config.rows = config.key_rows = layer.seq;
+  const auto shards = layout::sharded(layer.seq, layer.ranks);
+  layout::set_segments(config, shards);
+  layout::set_key_segments(config, shards);
+  return config;
 }
 
 nlohmann::json to_json(const AttentionLayer& layer) {

@@ -9,6 +9,7 @@
 
 #include "shapes/routing.hpp"
 #include "shapes/shapes.hpp"
+#include "xstage/layout/ulysses.hpp"
 #include "xstage/result.hpp"
 
 namespace xstage::cli {
@@ -53,6 +54,7 @@ struct AttentionLayerOptions {
   std::string shape;
   std::int64_t batch = 1;
   std::optional<std::int64_t> seq, heads, heads_local, kv_heads, head_dim;
+  bool replicate_kv_heads = false;
   int ranks = 2;
   std::uint64_t seed = 1;
 };
@@ -61,18 +63,22 @@ struct AttentionLayerOptions {
 struct AttentionLayer {
   std::string name;
   std::int64_t batch = 1;
-  std::int64_t seq = 0;       ///< S, over all ranks
-  std::int64_t heads = 0;     ///< h, over all ranks; need not divide by the ranks
-  std::int64_t kv_heads = 0;  ///< divides heads
-  std::int64_t head_dim = 0;  ///< D
-  int ranks = 0;              ///< P
+  std::int64_t seq = 0;             ///< S, over all ranks
+  std::int64_t heads = 0;           ///< h, over all ranks; need not divide by the ranks
+  std::int64_t kv_heads = 0;        ///< divides heads
+  std::int64_t head_dim = 0;        ///< D
+  bool replicate_kv_heads = false;  ///< kv_heads may be fewer than the ranks
+  int ranks = 0;                    ///< P
   std::uint64_t seed = 0;
 };
 
 /// Registers --shape, --batch, --seq, --heads, --heads-local, --kv-heads, --head-dim, --ranks,
-/// --seed.
+/// --seed and --replicate-kv-heads.
 void add_attention_layer_options(CLI::App& app, AttentionLayerOptions& options);
+/// What is accepted is what layout::checked() accepts, for every verb.
 Result<AttentionLayer> resolve(const AttentionLayerOptions& options);
+/// The same layer as the kernels take it, its rows sharded over the ranks.
+layout::UlyssesConfig config_of(const AttentionLayer& layer);
 nlohmann::json to_json(const AttentionLayer& layer);
 
 }  // namespace xstage::cli

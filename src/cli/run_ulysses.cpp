@@ -24,7 +24,6 @@ struct RunUlyssesOptions {
   std::optional<std::int64_t> key_seq;
   std::vector<std::int64_t> key_length;
   bool replicated_keys = false;
-  bool replicate_kv_heads = false;
   int ring = 1;
   double scale = 0;
   int block_m = 64;
@@ -51,17 +50,10 @@ Result<layout::Text> text_of(const RunUlyssesOptions& options, std::int64_t rows
 
 Result<layout::UlyssesConfig> config_of(const RunUlyssesOptions& options,
                                         const AttentionLayer& layer) {
-  layout::UlyssesConfig c;
-  c.ranks = layer.ranks;
+  layout::UlyssesConfig c = config_of(layer);
   c.ring = options.ring;
-  c.batch = layer.batch;
-  c.heads = layer.heads;
-  c.kv_heads = layer.kv_heads;
-  c.head_dim = layer.head_dim;
-  c.rows = layer.seq;
   c.key_rows = options.key_seq.value_or(layer.seq);
   c.keys_replicated = options.replicated_keys;
-  c.replicate_kv_heads = options.replicate_kv_heads;
   c.scale = static_cast<float>(options.scale);
   c.block_m = options.block_m;
   c.block_n = options.block_m;
@@ -75,7 +67,9 @@ Result<layout::UlyssesConfig> config_of(const RunUlyssesOptions& options,
   if (!text) return text.error();
   const auto segments = layout::sharded_with_text(*text, layer.seq - text->rows, layer.ranks);
   layout::set_segments(c, segments);
-  if (!options.replicated_keys) {
+  if (options.replicated_keys) {
+    layout::set_key_segments(c, {});
+  } else {
     if (c.key_rows < 1)
       return bad_input("there are no keys", "--key-seq", fmt::format("{}", c.key_rows),
                        "at least 1");
@@ -352,8 +346,6 @@ void add_run_ulysses(CLI::App& run, Session& session) {
   app->add_option("--key-length", options->key_length, "Keys that count, for each batch entry");
   app->add_flag("--replicated-keys", options->replicated_keys,
                 "Cross-attention: every rank has all keys");
-  app->add_flag("--replicate-kv-heads", options->replicate_kv_heads,
-                "Allow fewer key heads than ranks");
   app->add_option("--ring", options->ring, "Ring degree; the fused output is right only for 1")
       ->capture_default_str();
   app->add_option("--scale", options->scale, "Scale of the logits (0: 1/sqrt(head size))");

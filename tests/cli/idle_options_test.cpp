@@ -111,6 +111,24 @@ TEST(Errors, NameTheOptionAsItIsTyped) {
   }
 }
 
+TEST(Errors, OfHeadsAreTheSameForEveryVerb) {
+  // What run refuses, nobody plans; one source decides (layout::checked).
+  const std::string one = " --seq 256 --head-dim 64 --heads 1 --ranks 2";
+  const std::string grouped = " --seq 256 --head-dim 64 --heads 8 --kv-heads 2 --ranks 4";
+  const std::string odd = " --seq 256 --head-dim 12 --heads 4";
+  for (const char* verb : {"run ulysses", "plan ulysses --profile PROFILE",
+                           "simulate ulysses --profile PROFILE", "bench ulysses --predict"}) {
+    SCOPED_TRACE(verb);
+    for (const auto& [layer, option] :
+         {std::pair{one, "--kv-heads"}, std::pair{grouped, "--kv-heads"},
+          std::pair{odd, "--head-dim"}}) {
+      const auto error = expect_failure(words(verb + layer), 2);
+      EXPECT_EQ(error.value("field", ""), option) << error.dump();
+    }
+    EXPECT_EQ(xstage(words(verb + grouped + " --replicate-kv-heads")).exit_code, 0);
+  }
+}
+
 TEST(Errors, PointToTheHelpOfTheLayer) {
   for (const char* verb : {"run moe", "run ulysses", "plan moe", "simulate ulysses", "bench moe",
                            "predict", "calibrate"}) {
