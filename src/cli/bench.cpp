@@ -150,7 +150,8 @@ class Bench {
       return console_.fail(
           bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
           document_);
-    probe_output(options_.out);
+    check_outputs(
+        {{"--out", options_.out, "xstage.bench"}, {"--spans", options_.spans, "xstage.spans"}});
     if (options_.predict) return predict(layers);
     if (const auto why = describe_node(layers.front().ranks, document_))
       return console_.fail(*why, document_);
@@ -184,6 +185,7 @@ class Bench {
         {"format", "xstage.ulysses-times/1"},
         {"provenance", provenance("bench ulysses", {options_.fit.begin(), options_.fit.end()})}};
     document_["provenance"]["git_commit"] = git_commit();
+    check_outputs({{"--out", options_.out, "xstage.ulysses-times"}});
     std::vector<nlohmann::json> measured;
     for (const std::string& file : options_.fit) {
       auto in = open_input(file, "--fit").value();
@@ -258,17 +260,9 @@ class Bench {
   }
 
   Result<bool> time_layer(const AttentionLayer& layer) {
-    layout::UlyssesConfig config;
-    config.ranks = layer.ranks;
-    config.batch = layer.batch;
-    config.heads = layer.heads;
-    config.kv_heads = layer.kv_heads;
-    config.head_dim = layer.head_dim;
-    config.rows = config.key_rows = layer.seq;
+    layout::UlyssesConfig config = config_of(layer);
     config.order = options_.order == "remote-first" ? schedule::UlyssesOrderKind::kRemoteFirst
                                                     : schedule::UlyssesOrderKind::kRowMajor;
-    layout::set_segments(config, layout::sharded(layer.seq, layer.ranks));
-    layout::set_key_segments(config, layout::sharded(layer.seq, layer.ranks));
     if (const auto valid = layout::checked(config); !valid) return valid.error();
     constexpr std::uint64_t kLimitNs = 10'000'000'000;
     auto group = ulysses::Group::create(config, kLimitNs);

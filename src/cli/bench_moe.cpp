@@ -111,7 +111,8 @@ class MoeBench {
       console_.log(fmt::format("no times of the kernel in {} are there to predict from: no auto",
                                options_.layer.weights));
     if (!plan.not_predicted.empty()) console_.log("no auto: " + plan.not_predicted);
-    probe_output(options_.out);
+    check_outputs({{"--out", options_.out,
+                    options_.table == "kernel" ? "xstage.moe-kernel-times" : "xstage.bench"}});
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
         return console_.fail(*why, document_);

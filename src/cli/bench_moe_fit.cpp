@@ -41,6 +41,7 @@ int answer(const Console& console, const std::string& out, const json& document)
 int judge_predictions(const Console& console, const MoeBenchOptions& options) {
   const std::string& file = options.cross_validate;
   json document = {{"format", "xstage.bench/1"}, {"provenance", provenance("bench moe", {file})}};
+  check_outputs({{"--out", options.out, "xstage.bench"}});
   const auto profile = profile_or_shipped(options.profile);
   const auto measured = measured_table(file, "--cross-validate");
   if (!measured) return console.fail(measured.error(), document);
@@ -72,6 +73,7 @@ int judge_predictions(const Console& console, const MoeBenchOptions& options) {
 }
 
 int refit_times(const Console& console, const MoeBenchOptions& options) {
+  check_outputs({{"--out", options.out, "xstage.moe-kernel-times"}});
   const auto profile = profile_or_shipped(options.profile);
   auto measured = measured_table(options.refit, "--refit");
   if (!measured) return console.fail(measured.error());

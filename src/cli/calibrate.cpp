@@ -8,6 +8,7 @@
 
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
+#include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/sim_prober.hpp"
 #include "cli/typed_options.hpp"
@@ -102,9 +103,16 @@ std::filesystem::path beside(const std::filesystem::path& path, const char* suff
   return out;
 }
 
-/// A directory that is missing or not writable is found before the measurement, not after it.
-void check_writable(const std::string& path) {
-  if (!path.empty()) (void)AtomicFile::open(path).value();
+/// Found before the measurement, not after it: what cannot be written, or would replace a file of
+/// another kind.
+void check_calibration_outputs(const Options& options) {
+  std::vector<Output> outputs = {{"--out", options.out, "xstage.profile"},
+                                 {"--result-out", options.result_out, "xstage.calibration"},
+                                 {"--samples-out", options.samples_out, kSamples}};
+  if (!options.samples_out.empty())
+    for (const char* suffix : {"_bursts", "_per_sm", "_groups", "_unseen", "_unseen_bursts"})
+      outputs.push_back({"--samples-out", beside(options.samples_out, suffix).string(), kSamples});
+  check_outputs(outputs);
 }
 
 std::string sample_comment(const json& node) {
@@ -235,8 +243,7 @@ Result<std::unique_ptr<probe::Prober>> open_prober(const Options& options,
 
 int calibrate(const Session& session, const Options& options) {
   const Console& console = session.console;
-  for (const std::string& path : {options.out, options.samples_out, options.result_out})
-    check_writable(path);
+  check_calibration_outputs(options);
   const bool simulated = options.backend == "sim";
   const cuda::NodeState node =
       simulated ? cuda::NodeState{} : cuda::look_around(*cuda::system_driver());

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/inputs.hpp"
+#include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/verbs.hpp"
 #include "xstage/atomic_file.hpp"
@@ -78,6 +79,7 @@ void print_profile(const Console& console, const model::FitReport& report) {
 
 int run_fit(const Console& console, const FitVerb& verb) {
   refuse_overwriting(verb.samples, verb.out);
+  check_outputs({{"--out", verb.out, "xstage.profile"}});
   // Reading and fitting take about 14 us a row together; below this nobody waits.
   constexpr std::uintmax_t kLargeBytes = 10'000'000;
   std::uintmax_t bytes = 0;

@@ -2,11 +2,25 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace xstage::cli {
 
-/// Throws the Failure that writing `path` would end in: no such directory, no permission, a
-/// directory in its place. Leaves nothing behind. An empty path is a file that nobody asked for.
-void probe_output(const std::string& path);
+/// A file to be written: the option that names it, and what it will hold.
+struct Output {
+  std::string option;
+  std::string path;  ///< empty: nobody asked for it
+  /// A document's format without its version ("xstage.plan"), or one of the kinds below.
+  std::string kind;
+};
+
+inline constexpr const char* kPage = "a page of xstage report";
+inline constexpr const char* kTimeline = "a timeline of xstage";
+inline constexpr const char* kSamples = "a table of samples";
+
+/// Throws the Failure that writing one of them would end in: no such directory, no permission, a
+/// directory in its place. A file that is there is replaced whole where it is empty or of the same
+/// kind, and is refused otherwise; so are two outputs in one file. Leaves nothing behind.
+void check_outputs(const std::vector<Output>& outputs);
 
 }  // namespace xstage::cli

@@ -13,6 +13,7 @@
 #include "cli/inputs.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/moe_simulation.hpp"
+#include "cli/outputs.hpp"
 #include "cli/plan_simulation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/spans_audit.hpp"
@@ -310,6 +311,7 @@ std::int64_t most_rows(const plan::MoeProblem& problem) {
 int run_moe(const Console& console, const PlanVerb& verb) {
   const MoeLayer layer = resolve(verb.moe).value();
   refuse_overwriting({verb.profile}, verb.out);
+  check_outputs({{"--out", verb.out, "xstage.plan"}});
   const model::Profile profile = profile_of(verb.profile);
   if (layer.routing.kind != shapes::RoutingSpec::Kind::kFile)
     if (auto error = too_many_pairs(layer, layer.tokens)) return console.fail(*error);
@@ -331,6 +333,7 @@ int run_moe(const Console& console, const PlanVerb& verb) {
 int run_ulysses(const Console& console, const PlanVerb& verb) {
   const AttentionLayer layer = resolve(verb.attention).value();
   refuse_overwriting({verb.profile}, verb.out);
+  check_outputs({{"--out", verb.out, "xstage.plan"}});
   const model::Profile profile = profile_of(verb.profile);
   plan::UlyssesProblem problem;
   problem.batch = layer.batch;
@@ -357,6 +360,8 @@ int run_ulysses(const Console& console, const PlanVerb& verb) {
 
 /// A kernel that exists, by the spans that it recorded.
 int run_spans(const Console& console, const PlanVerb& verb) {
+  refuse_overwriting({verb.profile, verb.from_spans}, verb.out);
+  check_outputs({{"--out", verb.out, "xstage.spans-audit"}});
   const KernelSpans spans = read_spans(verb.from_spans).value();
   const model::Profile profile = profile_of(verb.profile);
   json document{{"format", "xstage.spans-audit/1"},

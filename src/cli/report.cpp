@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "cli/outputs.hpp"
 #include "cli/verbs.hpp"
 #include "report/page.hpp"
 #include "xstage/atomic_file.hpp"
@@ -37,6 +38,10 @@ std::string directory_name(const std::filesystem::path& directory) {
 
 int run_report(const Console& console, const ReportOptions& options) {
   const std::filesystem::path directory = options.directory;
+  const std::filesystem::path out =
+      options.out ? std::filesystem::path(*options.out) : directory / "report.html";
+  if (std::filesystem::is_directory(directory))
+    check_outputs({{options.out ? "--out" : "DIR", out.string(), kPage}});
   const Result<report::Collection> collection = report::read_documents(directory);
   if (!collection) return console.fail(collection.error());
   for (const auto& problem : collection->problems)
@@ -44,8 +49,6 @@ int run_report(const Console& console, const ReportOptions& options) {
 
   report::PageCounts counts;
   const std::string page = report::render(*collection, directory_name(directory), &counts);
-  const std::filesystem::path out =
-      options.out ? std::filesystem::path(*options.out) : directory / "report.html";
   const Result<std::size_t> written = write_file(out, page);
   nlohmann::json document = to_json(*collection);
   document["format"] = "xstage.report/1";

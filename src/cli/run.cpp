@@ -81,7 +81,7 @@ std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel
         in_range("--wait-limit", options.wait_limit_ms, 1, kDay),
         in_range("--first-wait-limit", options.first_wait_limit_ms, 1, kDay)})
     if (error) return error;
-  probe_output(options.out);
+  check_outputs({{"--out", options.out, "xstage.run"}});
   if (options.backend == "cuda") return why_not_cuda(ranks, has_kernel);
   return {};
 }

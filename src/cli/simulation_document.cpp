@@ -53,8 +53,8 @@ sim::StoreOptions store_options(const SimulateOptions& options, model::Mechanism
   if (options.threads < 0 || options.threads > 1024)
     throw Failure(bad_input("a block has some threads", "--threads",
                             std::to_string(options.threads), "0 (as measured) to 1024"));
-  probe_output(options.out);
-  probe_output(options.trace);
+  check_outputs(
+      {{"--out", options.out, "xstage.simulation"}, {"--trace", options.trace, kTimeline}});
   if (options.trace_sms < 0 || options.trace_sms > 1024)
     throw Failure(bad_input("a timeline keeps some SMs", "--trace-sms",
                             std::to_string(options.trace_sms), "0 to 1024"));

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/inputs.hpp"
+#include "cli/outputs.hpp"
 #include "cli/provenance.hpp"
 #include "cli/schedule_validation.hpp"
 #include "cli/typed_options.hpp"
@@ -86,6 +87,7 @@ void add_folds(const Console& console, const model::SampleSet& set, json& docume
 int run_validate(const Console& console, const ValidateVerb& verb) {
   refuse_overwriting(verb.samples, verb.out);
   refuse_overwriting({verb.profile}, verb.out);
+  check_outputs({{"--out", verb.out, "xstage.validation"}});
   const model::Profile profile = profile_of(verb.profile);
   model::SampleSet set;
   json curves = json::array();

@@ -107,6 +107,7 @@ TEST(Documents, WithOutTheFileIsTheDocument) {
     ASSERT_EQ(outcome.exit_code, 0) << verb.name << ": " << outcome.err;
     const nlohmann::json written = nlohmann::json::parse(read_file(out), nullptr, false);
     EXPECT_EQ(written.value("format", ""), document(outcome).value("format", "")) << verb.name;
+    std::filesystem::remove(out);  // the next verb's document is of another kind
   }
 }
 
