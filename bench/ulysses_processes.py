@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 import torch.multiprocessing
 
-CASES = [  # name, batch, rows, heads, key heads, D, text rows for all, output [B, H, S, D]
+CASES = [  # name, batch, rows, heads and key heads of two ranks, D, text rows for all, output [B, H, S, D]
     ("even", 1, 2048, 8, 8, 128, 0, False),
     ("fp16", 1, 1101, 6, 3, 128, 77, False),
     ("fp16, D 64", 1, 1000, 4, 4, 64, 0, True),
@@ -123,7 +123,10 @@ def attention(q, k, v, exact):
 
 
 def check(library, rank, ranks, case):
-    name, batch, rows, heads, key_heads, dim, text, _ = case
+    name, batch, rows, heads, key_heads, dim, text, heads_first = case
+    more = (ranks + 1) // 2
+    heads, key_heads = heads * more, key_heads * more
+    case = (name, batch, rows, heads, key_heads, dim, text, heads_first)
     table = shards(rows, ranks, text)
     # The same whole sequence on every rank; each takes its own rows.
     random = torch.Generator("cuda").manual_seed(11)

@@ -200,15 +200,20 @@ TEST(BetweenGpus, EveryPatternOfFourAndEightHasItsRatesAndCapacities) {
     const auto& all = found["all_to_all"];
     ASSERT_EQ(all["sources"].size(), static_cast<std::size_t>(gpus));
     EXPECT_NEAR(all["aggregate_gb_per_s"].get<double>(), gpus * rate, 0.01 * gpus * rate);
+    double all_capacity = 0;
     for (const auto& source : all["sources"]) {
       ASSERT_EQ(source["peers"].size(), static_cast<std::size_t>(gpus - 1));
-      double sum = 0;
+      double sum = 0, capacity = 0;
       for (const auto& peer : source["peers"]) {
         EXPECT_NE(peer["to"], source["from"]);
         sum += peer["gb_per_s"].get<double>();
+        capacity += peer["capacity_bytes"].get<double>();
       }
+      EXPECT_NEAR(capacity, source["capacity_bytes"].get<double>(), 2e3);
+      all_capacity += source["capacity_bytes"].get<double>();
       EXPECT_NEAR(sum, source["gb_per_s"].get<double>(), 1e-6 * rate);
     }
+    EXPECT_NEAR(all["aggregate_capacity_bytes"].get<double>(), all_capacity, 1);
   }
 }
 

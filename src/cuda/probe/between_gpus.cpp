@@ -29,13 +29,22 @@ std::vector<double> rates_of(const Flow& flow, const FlowRecords& records) {
   return out;
 }
 
-double mean_issue_us(const FlowRecords& records, int rounds) {
+/// What the producers that store into target `to` of `targets` sent at once, and how long they took
+/// on average.
+struct Bursts {
+  double bytes = 0, issue_us = 0;
+};
+Bursts bursts_to(std::size_t to, std::size_t targets, const FlowRecords& records, int rounds) {
   double sum = 0;
-  int count = 0;
-  for (std::size_t i = 0; i < records.producers.size(); ++i)
+  int count = 0, producers = 0;
+  for (std::size_t i = 0; i < records.producers.size(); ++i) {
+    if (records.producers[i].slot % targets != to) continue;
+    ++producers;
     for (int round = rounds / 4; round < rounds; ++round, ++count)
       sum += records.rounds[i * kMaxRounds + static_cast<std::size_t>(round)].issue;
-  return sum / count / (records.clock_ghz * 1e3);
+  }
+  if (count == 0) return {};
+  return {static_cast<double>(producers) * kBurstBytes, sum / count / (records.clock_ghz * 1e3)};
 }
 
 /// One pattern of flows: a run without a gap, then bursts that start at one instant on all GPUs.
@@ -49,26 +58,30 @@ json pattern(Prober& prober, const std::vector<Flow>& flows) {
   const Result<std::vector<FlowRecords>> single = prober.run(burst);
   if (!single) return {{"error", single.error().message()}};
   json sources = json::array();
-  double all = 0;
+  double all = 0, all_capacity = 0;
   for (std::size_t f = 0; f < flows.size(); ++f) {
     const std::vector<double> rates = rates_of(flows[f], (*looped)[f]);
     json peers = json::array();
     double own = 0;
     for (std::size_t i = 0; i < rates.size(); ++i) {
-      peers.push_back({{"to", flows[f].targets[i]}, {"gb_per_s", rates[i]}});
+      const Bursts to = bursts_to(i, rates.size(), (*single)[f], burst.rounds);
+      peers.push_back({{"to", flows[f].targets[i]},
+                       {"gb_per_s", rates[i]},
+                       {"capacity_bytes", to.bytes - rates[i] * 1e3 * to.issue_us}});
       own += rates[i];
     }
     all += own;
-    const double issue = mean_issue_us((*single)[f], burst.rounds);
-    const double volume =
-        static_cast<double>((*single)[f].producers.size()) * static_cast<double>(kBurstBytes);
+    const auto [volume, issue] = bursts_to(0, 1, (*single)[f], burst.rounds);
+    all_capacity += volume - own * 1e3 * issue;
     sources.push_back({{"from", flows[f].source},
                        {"gb_per_s", own},
                        {"peers", peers},
                        {"isolated_issue_us", issue},
                        {"capacity_bytes", volume - own * 1e3 * issue}});
   }
-  return {{"sources", sources}, {"aggregate_gb_per_s", all}};
+  return {{"sources", sources},
+          {"aggregate_gb_per_s", all},
+          {"aggregate_capacity_bytes", all_capacity}};
 }
 
 }  // namespace

@@ -8,8 +8,9 @@
 namespace xstage::probe {
 
 /// {"pairs", "all_to_all", "all_to_one"}, each pattern with a row a source: R and Q of the source
-/// and its R to every peer, and the rate of all together. All to one needs three GPUs. A pattern
-/// that failed carries "error"; the others are measured all the same.
+/// and to every peer (Q: what bursts sent beyond R times their duration), and both of all together.
+/// All to one needs three GPUs. A pattern that failed carries "error"; the others are measured all
+/// the same.
 nlohmann::json between_gpus(Prober& prober);
 
 }  // namespace xstage::probe
