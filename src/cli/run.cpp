@@ -25,14 +25,31 @@ std::optional<Error> in_range(const char* field, std::int64_t value, std::int64_
                    fmt::format("{} to {}", least, most));
 }
 
+/// Ranks that share a GPU are independent streams of one process.
+std::optional<Error> why_not_shared(const RunOptions& options, int ranks) {
+  if (auto error = in_range("--ranks-per-gpu", options.ranks_per_gpu, 1, 8)) return error;
+  if (options.ranks_per_gpu == 1) return {};
+  if (options.backend != "cuda")
+    return bad_input("only ranks on GPUs can share one", "--ranks-per-gpu",
+                     fmt::format("{}", options.ranks_per_gpu), "1, or --backend cuda beside it");
+  if (ranks % options.ranks_per_gpu != 0)
+    return bad_input("the ranks do not fill their GPUs", "--ranks-per-gpu",
+                     fmt::format("{}", options.ranks_per_gpu),
+                     fmt::format("a divisor of the {} ranks", ranks));
+  return {};
+}
+
 /// Why the kernels cannot run: no driver, no GPU, too few of them, or none for this layer.
-std::optional<Error> why_not_cuda(int ranks, bool has_kernel) {
+std::optional<Error> why_not_cuda(int ranks, int ranks_per_gpu, bool has_kernel) {
+  // Read when the driver starts. With the usual 8 queues two streams may wait behind each other.
+  if (ranks_per_gpu > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   const auto api = cuda::system_driver();
   const cuda::NodeState node = cuda::look_around(*api);
   if (!node.why_no_gpu.empty())
     return Error{ErrorKind::kNoGpu, "no GPU to run the layer on: " + node.why_no_gpu, "--backend",
                  "cuda", "cpu; cuda on a machine with GPUs"};
-  if (auto error = cuda::why_not_ranks(node, ranks)) {
+  if (auto error = cuda::why_not_ranks(node, ranks / ranks_per_gpu)) {
+    if (ranks_per_gpu > 1) error->allowed += fmt::format(", with {} ranks on each", ranks_per_gpu);
     error->what = "the layer cannot run on GPUs here: " + error->what;
     return error;
   }
@@ -48,6 +65,11 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->capture_default_str();
   app.add_option("--workers", options.workers,
                  "Workers of a rank, each standing for a thread block")
+      ->capture_default_str();
+  app.add_option(
+         "--ranks-per-gpu", options.ranks_per_gpu,
+         "cuda: this many ranks share a GPU, each with its part of the SMs: the same results "
+         "and protocol as with a GPU each, other times")
       ->capture_default_str();
   app.add_option("--runs", options.runs, "Launches of each schedule; all must give the same bits")
       ->capture_default_str();
@@ -81,9 +103,23 @@ std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel
         in_range("--wait-limit", options.wait_limit_ms, 1, kDay),
         in_range("--first-wait-limit", options.first_wait_limit_ms, 1, kDay)})
     if (error) return error;
+  if (auto error = why_not_shared(options, ranks)) return error;
   check_outputs({{"--out", options.out, "xstage.run"}});
-  if (options.backend == "cuda") return why_not_cuda(ranks, has_kernel);
+  if (options.backend == "cuda") return why_not_cuda(ranks, options.ranks_per_gpu, has_kernel);
   return {};
+}
+
+void tell_sharing(const Console& console, const RunOptions& options, int ranks,
+                  nlohmann::json& document) {
+  if (options.backend != "cuda") return;
+  document["ranks_per_gpu"] = options.ranks_per_gpu;
+  if (options.ranks_per_gpu == 1) return;
+  document["provenance"]["ranks_per_gpu"] = options.ranks_per_gpu;
+  console.text(
+      fmt::format("{} ranks on {} GPU{}, {} on each with its part of the SMs: the times are not "
+                  "those of a GPU each",
+                  ranks, ranks / options.ranks_per_gpu, ranks == options.ranks_per_gpu ? "" : "s",
+                  options.ranks_per_gpu));
 }
 
 void set_limits(cpu::LaunchOptions& launch, const RunOptions& options) {

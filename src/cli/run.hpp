@@ -18,6 +18,7 @@ namespace xstage::cli {
 struct RunOptions {
   std::string backend = "cpu";
   int workers = 4;
+  int ranks_per_gpu = 1;  ///< cuda: the ranks that share a GPU, each with its part of the SMs
   int runs = 2;
   std::int64_t wait_limit_ms = 60000;
   std::int64_t first_wait_limit_ms = 300000;
@@ -34,6 +35,11 @@ void refuse_idle_run_options(const CLI::App& app, const RunOptions& options);
 /// Checks the ranges; with `--backend cuda` the reason why the layer cannot run there.
 /// `has_kernel`: there is one for this kind of layer.
 std::optional<Error> check(const RunOptions& options, int ranks, bool has_kernel = false);
+
+/// For a document with ranks on GPUs: how many share one, at its top and in its provenance, so that
+/// nobody takes its times for those of a GPU each.
+void tell_sharing(const Console& console, const RunOptions& options, int ranks,
+                  nlohmann::json& document);
 
 /// Ranges of --check-every and of --stop-rank (-1: none).
 std::optional<Error> check_rows(std::int64_t check_every, int stop_rank, int ranks);

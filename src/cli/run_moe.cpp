@@ -302,7 +302,7 @@ class MoeRun {
     same_bits_ = same_bits_ && same;
   }
 
-  /// The same launches and the same check with the fused kernel, rank r on GPU r.
+  /// The same launches and the same check with the fused kernel.
   int run_on_gpus(const MoeLayer& layer, const layout::MoeConfig& config,
                   const std::vector<schedule::MoeSchedule>& schedules,
                   const cpu::MoeWeights& weights, const std::vector<cpu::MoeInput>& inputs,
@@ -313,11 +313,14 @@ class MoeRun {
     auto opened = moe::open_host_layer(
         config,
         {weights.w1.base(), weights.w1_scales.data(), weights.w2.base(), weights.w2_scales.data()},
-        host, static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000,
-        static_cast<std::uint64_t>(options_.run.wait_limit_ms) * 1000000);
+        host,
+        {static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000,
+         static_cast<std::uint64_t>(options_.run.wait_limit_ms) * 1000000,
+         options_.run.ranks_per_gpu});
     if (!opened) return console_.fail(opened.error(), document_);
     moe::HostLayer& gpus = **opened;
     document_["workers"] = gpus.layout().config.workers;
+    tell_sharing(console_, options_.run, config.ranks, document_);
     document_["tile"] = {{"tokens", gpus.layout().config.block_m},
                          {"columns", gpus.layout().config.block_n}};
     for (schedule::MoeSchedule s : schedules) {

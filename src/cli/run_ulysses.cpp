@@ -179,6 +179,7 @@ class UlyssesRun {
                        work_of(config) * options_.run.runs * static_cast<double>(orders.size())))
       return console_.fail(*error, document_);
     const auto data = cpu::UlyssesData::random(config, layer.seed);
+    tell_sharing(console_, options_.run, layer.ranks, document_);
     for (const auto order : orders) {
       config.order = order;
       if (const int code = run_order(config, data); code >= 0) return code;
@@ -216,7 +217,7 @@ class UlyssesRun {
   Result<std::unique_ptr<Backend>> backend_of(const layout::UlyssesConfig& config) const {
     if (options_.run.backend == "cuda") {
       const auto limit = static_cast<std::uint64_t>(options_.run.first_wait_limit_ms) * 1000000;
-      auto group = ulysses::Group::create(config, limit);
+      auto group = ulysses::Group::create(config, limit, options_.run.ranks_per_gpu);
       if (!group) return group.error();
       return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(std::move(*group), options_));
     }

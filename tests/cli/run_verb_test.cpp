@@ -66,6 +66,28 @@ TEST(RunVerb, AutoRunsWhatSimulateChooses) {
   EXPECT_NE(text.out.find("chosen for "), std::string::npos) << text.out;
 }
 
+TEST(RunVerb, RanksShareAGpuOnlyWhenAskedToAndOnlyOnGpus) {
+  const auto error = [](const std::vector<std::string>& base,
+                        const std::vector<std::string>& more) {
+    const auto run = document(xstage(with(base, with({"--ranks", "8", "--json"}, more))));
+    EXPECT_TRUE(run.contains("error")) << run;
+    return run["error"];
+  };
+  for (auto base : {kMoe, std::vector<std::string>{"run", "ulysses", "--heads", "16", "--seq", "64",
+                                                   "--head-dim", "64"}}) {
+    const auto on_cpu = error(base, {"--ranks-per-gpu", "4"});
+    EXPECT_EQ(on_cpu["field"], "--ranks-per-gpu") << on_cpu;
+    const auto uneven = error(base, {"--ranks-per-gpu", "3", "--backend", "cuda"});
+    EXPECT_EQ(uneven["field"], "--ranks-per-gpu") << uneven;
+    EXPECT_NE(uneven["allowed"].get<std::string>().find("8 ranks"), std::string::npos) << uneven;
+    EXPECT_EQ(error(base, {"--ranks-per-gpu", "0", "--backend", "cuda"})["field"],
+              "--ranks-per-gpu");
+  }
+  // Times of a table are those of a GPU a rank: there is no such option.
+  for (const char* const what : {"moe", "ulysses"})
+    EXPECT_EQ(xstage({"bench", what, "--ranks-per-gpu", "4"}).exit_code, 2);
+}
+
 TEST(RunVerb, AsManyRanksRunAsASimulationTakes) {
   const auto run = document(
       xstage({"run", "ulysses", "--heads", "72", "--seq", "72", "--head-dim", "8", "--ranks", "72",

@@ -1,5 +1,5 @@
 # The fused MoE layer: on GPUs where there are some (77: there are none), its machine code everywhere.
-foreach(name accuracy gemm fused long memory process)
+foreach(name accuracy gemm fused long memory process shared)
   add_executable(moe_${name}_device moe_${name}_device.cu)
   target_compile_options(moe_${name}_device PRIVATE -std=c++20)
   target_link_libraries(moe_${name}_device PRIVATE xstage_moe)
@@ -13,3 +13,4 @@ add_test(NAME moe_machine_code
           $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,grouped_gemm_w8a8>
           $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,fused_bf16>
           $<FILTER:$<TARGET_OBJECTS:xstage_moe>,INCLUDE,grouped_gemm_bf16>)
+xstage_test(moe_sizes_test SOURCES moe_sizes_test.cpp LIBRARIES xstage_moe xstage_shapes)

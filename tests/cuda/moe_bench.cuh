@@ -25,9 +25,10 @@ struct Sizes {
   int ranks;
   std::int64_t hidden, intermediate, experts, topk, capacity;
   WeightFormat format = WeightFormat::kW8A8;
-  int workers = 0;                       ///< 0: one an SM
+  int workers = 0;                       ///< 0: one an SM, of its part where ranks share a GPU
   std::chrono::milliseconds wait{1500};  ///< limit of a launch's waits, but the first's
   std::chrono::nanoseconds in_block{0};  ///< limit of waits inside a block; 0: twice that
+  int ranks_per_gpu = 1;
 };
 
 inline bool g_ok = true;
@@ -63,7 +64,8 @@ class Bench {
     config_.activation.clamp = clamp;
     config_.format = z_.format;
     config_.schedule = MoeSchedule::interleaved(8);
-    config_ = moe::with_tiles(config_, z_.workers > 0 ? z_.workers : gpu.multiProcessorCount);
+    config_ = moe::with_tiles(
+        config_, z_.workers > 0 ? z_.workers : gpu.multiProcessorCount / z_.ranks_per_gpu);
     const std::int64_t local = z_.experts / z_.ranks, h = z_.hidden, i = z_.intermediate;
     all_.hidden = h;
     all_.intermediate = i;
@@ -71,7 +73,7 @@ class Bench {
     std::vector<moe::RankWeights> weights;
     std::vector<int> gpus;
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       moe::RankWeights w;
       const float about1 = 2.0f / std::sqrt(static_cast<float>(h));
       const float about2 = 2.0f / std::sqrt(static_cast<float>(i));
@@ -86,7 +88,7 @@ class Bench {
       }
       weights.push_back(w);
       all_.of[r] = w;
-      gpus.push_back(r);
+      gpus.push_back(gpu_of(r));
       x_.push_back(array<std::uint16_t>(z_.capacity * h));
       addend_.push_back(array<std::uint16_t>(z_.capacity * h));
       out_.push_back(array<std::uint16_t>(z_.capacity * h));
@@ -111,11 +113,18 @@ class Bench {
   }
   ~Bench() {
     layer_.reset();
+    for (int r = 0; r < z_.ranks; ++r) {
+      use(r);
+      check(cudaStreamDestroy(streams_[r]), "stream");
+    }
     for (auto& [gpu, p] : arrays_) {
       check(cudaSetDevice(gpu), "device");
       check(cudaFree(p), "free");
     }
   }
+
+  int gpu_of(int rank) const { return rank / z_.ranks_per_gpu; }
+  void use(int rank) const { check(cudaSetDevice(gpu_of(rank)), "device"); }
 
   moe::Layer& layer() { return *layer_; }
   const std::vector<cudaStream_t>& streams() const { return streams_; }
@@ -143,7 +152,7 @@ class Bench {
       std::vector<float> weights(ids.size());
       for (std::int64_t t = 0; t < tokens[r]; ++t) choose(r, t, ids.data() + t * z_.topk, random);
       for (float& w : weights) w = 0.1f + static_cast<float>(random() % 1000) / 1000.0f;
-      check(cudaSetDevice(r), "device");
+      use(r);
       check(cudaMemcpy(experts_[r], ids.data(), ids.size() * 4, cudaMemcpyHostToDevice), "ids");
       check(cudaMemcpy(weights_[r], weights.data(), weights.size() * 4, cudaMemcpyHostToDevice),
             "weights");
@@ -177,7 +186,7 @@ class Bench {
   /// NaN in the output and in every buffer.
   void forget() {
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       check(cudaMemset(out_[r], 0xff, z_.capacity * z_.hidden * 2), "poison");
       check(cudaDeviceSynchronize(), "poison");
     }
@@ -198,7 +207,7 @@ class Bench {
   double words_that_differ() {
     double different = 0;
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       auto* count = scratch<unsigned long long>(r, 1);
       check(cudaMemset(count, 0, 8), "memset");
       count_different<<<256, 256>>>(reinterpret_cast<std::uint32_t*>(out_[r]),
@@ -214,7 +223,7 @@ class Bench {
   /// Other tokens in the same memory.
   void refill(std::uint64_t seed) {
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       fill_bf16<<<512, 256>>>(x_[r], z_.capacity * z_.hidden, seed + 10 * r);
       check(cudaDeviceSynchronize(), "fill");
     }
@@ -239,7 +248,7 @@ class Bench {
           owners.push_back(e < 0 ? -1 : static_cast<std::int32_t>(e / all_.local));
         }
       if (pairs.empty()) continue;
-      check(cudaSetDevice(r), "device");
+      use(r);
       const auto count = static_cast<std::int64_t>(pairs.size());
       const auto grid = static_cast<unsigned>(count);
       auto* d_pairs = upload(r, pairs);
@@ -299,7 +308,7 @@ class Bench {
     const int blocks = config_.workers;
     auto in = inputs();
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       in[r].marks = device_array<std::uint64_t>(blocks * moe::kMarks);
       check(cudaMemset(in[r].marks, 0, static_cast<std::size_t>(blocks * moe::kMarks) * 8),
             "marks");
@@ -332,7 +341,7 @@ class Bench {
     must(layer_->set_schedule(schedule, dispatch), "schedule");
     std::vector<std::vector<cudaEvent_t>> events(z_.ranks);
     for (int r = 0; r < z_.ranks; ++r) {
-      check(cudaSetDevice(r), "device");
+      use(r);
       for (int i = 0; i < repeats + 3; ++i) {
         cudaEvent_t e;
         check(cudaEventCreate(&e), "event");
@@ -342,7 +351,7 @@ class Bench {
     const auto in = inputs();
     for (int i = 0; i < repeats + 3; ++i) {
       for (int r = 0; r < z_.ranks; ++r) {
-        check(cudaSetDevice(r), "device");
+        use(r);
         check(cudaEventRecord(events[r][i], streams_[r]), "record");
       }
       if (i < repeats + 2) must(layer_->launch(in, streams_), "launch");

@@ -8,3 +8,5 @@ add_test(NAME ulysses_machine_code
           ${PROJECT_BINARY_DIR}/cuda-tools $<FILTER:$<TARGET_OBJECTS:xstage_ulysses>,INCLUDE,attention>)
 xstage_test(ulysses_layer_test SOURCES ulysses_layer_test.cpp
   LIBRARIES xstage_ulysses xstage_cpu xstage_probe)
+xstage_test(ulysses_shared_test SOURCES ulysses_shared_test.cpp
+  LIBRARIES xstage_ulysses xstage_cpu xstage_probe)

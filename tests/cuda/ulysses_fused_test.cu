@@ -110,9 +110,10 @@ class Layer {
   }
 
   /// Without heads of its own a rank has nothing to launch, so such layers are not tested here.
-  void run() {
+  void run(std::int32_t missing = -1) {
     if (::testing::Test::HasFatalFailure()) return;
     for (std::int32_t rank = 0; rank < group_.ranks(); ++rank) {
+      if (rank == missing) continue;
       group_.use(rank);
       const auto& launch = launches_[static_cast<std::size_t>(rank)];
       ASSERT_TRUE(launch.ok()) << launch.error().message();
@@ -356,6 +357,50 @@ TEST_F(FusedAttention, LargeLayerOverAllGpus) {
     config.order = order;
     expect_layer(*ranks_group, config, epoch, 3);
   }
+}
+
+// More tiles than SMs: without a part for each, one rank's blocks would keep the others' out.
+TEST_F(FusedAttention, FourAndEightRanksThatShareGpus) {
+  for (const std::int32_t ranks : {4, 8}) {
+    const auto ranks_group = group(ranks, 128);
+    ranks_group->share_sms();
+    int epoch = 0;
+    for (const auto order :
+         {schedule::UlyssesOrderKind::kRemoteFirst, schedule::UlyssesOrderKind::kRowMajor})
+      for (const std::int64_t rows : {4096, 3999}) {
+        UlyssesConfig config =
+            config_of(ranks, 1, rows, 3 * ranks, 3 * ranks, 128, shares(rows, ranks));
+        config.order = order;
+        expect_layer(*ranks_group, config, epoch, 100);
+      }
+  }
+}
+
+// Every other rank ends within the limit, and says whose rows it waited for.
+TEST_F(FusedAttention, ARankThatStopsIsNamedByEveryOther) {
+  for (const std::int32_t ranks : {4, 8})
+    for (const std::int32_t missing : {0, ranks - 2}) {
+      const auto ranks_group = group(ranks);
+      ranks_group->share_sms();
+      ranks_group->set_limit(300'000'000);
+      Layer layer(*ranks_group, config_of(ranks, 1, 1000, ranks, ranks, 128, shares(1000, ranks)),
+                  7);
+      layer.poison(1);
+      layer.run();
+      ranks_group->synchronize();
+      layer.expect_right(1);
+      layer.run(missing);
+      ranks_group->synchronize();
+      for (std::int32_t rank = 0; rank < ranks; ++rank) {
+        if (rank == missing) continue;
+        bool named = false;
+        for (const sync::WaitRecord& r : ranks_group->records(rank))
+          named = named || (r.end != sync::WaitEnd::kNone && r.rank == rank &&
+                            r.site == sync::Site::kOutputPieces && r.subject == missing &&
+                            r.waited_ns < 1'000'000'000);
+        EXPECT_TRUE(named) << "rank " << rank << " of " << ranks << ", missing " << missing;
+      }
+    }
 }
 
 // A rank that is behind reads launch n while others are in n + 1; nobody may write n + 2 into that

@@ -54,6 +54,23 @@ class RankGroup {
     out.symmetric = symmetric_.data();
     out.workspace = workspace_[static_cast<std::size_t>(rank)]->get();
     out.records = records_[static_cast<std::size_t>(rank)]->get();
+    out.sms = sms_;
+    if (limit_ns_ > 0) out.limit_ns = limit_ns_;
+    return out;
+  }
+
+  /// From here on each rank's launches take only its part of the GPU that it shares.
+  void share_sms() {
+    int sms = 0;
+    EXPECT_EQ(cudaSuccess, cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
+    sms_ = sms / ((ranks() + devices_ - 1) / devices_);
+  }
+  void set_limit(std::uint64_t ns) { limit_ns_ = ns; }
+  std::vector<sync::WaitRecord> records(std::int32_t rank) const {
+    std::vector<sync::WaitRecord> out(1024);
+    EXPECT_EQ(cudaSuccess,
+              cudaMemcpy(out.data(), records_[static_cast<std::size_t>(rank)]->get(),
+                         out.size() * sizeof(sync::WaitRecord), cudaMemcpyDeviceToHost));
     return out;
   }
 
@@ -80,6 +97,8 @@ class RankGroup {
   }
 
   std::int32_t devices_;
+  int sms_ = 0;
+  std::uint64_t limit_ns_ = 0;
   std::vector<std::unique_ptr<DeviceArray<std::uint8_t>>> memory_, workspace_;
   std::vector<std::unique_ptr<DeviceArray<sync::WaitRecord>>> records_;
   std::vector<void*> symmetric_;

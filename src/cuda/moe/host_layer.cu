@@ -26,10 +26,11 @@ float from_bf16(const std::uint8_t* value) {
 class GpuHostLayer : public HostLayer {
  public:
   Result<bool> open(layout::MoeConfig config, const HostWeights& weights,
-                    const std::vector<HostInput>& inputs, const Limits& limits) {
+                    const std::vector<HostInput>& inputs, const HostOptions& options) {
+    share_ = options.ranks_per_gpu;
     int sms = 0;
     XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
-    config = with_tiles(config, sms);
+    config = with_tiles(config, sms / share_);
     config.schedule = schedule::MoeSchedule::wave(1);
     if (const auto layout = check_layer(config); !layout) return layout.error();
     inputs_ = inputs;
@@ -40,13 +41,15 @@ class GpuHostLayer : public HostLayer {
     streams_.resize(ranks);
     events_.resize(ranks);
     for (std::size_t r = 0; r < ranks; ++r) {
-      const int gpu = static_cast<int>(r);
+      const int gpu = gpu_of(r);
       gpus.push_back(gpu);
-      XSTAGE_TRY(copy_weights(gpu, config, weights, of_rank[r]));
+      XSTAGE_TRY(copy_weights(static_cast<int>(r), config, weights, of_rank[r]));
       XSTAGE_TRY(copy_input(gpu, config, inputs[r], on_gpu_[r]));
       XSTAGE_TRY(put(memory_.stream(gpu), streams_[r]));
       for (cudaEvent_t& event : events_[r].of) XSTAGE_TRY(put(memory_.event(gpu), event));
     }
+    const Limits limits{std::chrono::nanoseconds(options.first_limit_ns),
+                        std::chrono::nanoseconds(options.limit_ns)};
     auto layer =
         Layer::create(std::vector<layout::MoeConfig>(ranks, config), gpus, of_rank, limits);
     if (!layer) return layer.error();
@@ -62,24 +65,24 @@ class GpuHostLayer : public HostLayer {
     if (auto done = layer_->poison(); !done) return done.error();
     const std::int64_t hidden = layout().config.hidden;
     for (std::size_t r = 0; r < streams_.size(); ++r) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(r)));
       XSTAGE_CUDA_TRY(cudaMemset(on_gpu_[r].out, 0xff, bytes(r, hidden)));
       XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
     }
     for (std::size_t r = 0; r < streams_.size(); ++r) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(r)));
       XSTAGE_CUDA_TRY(cudaEventRecord(events_[r].of[0], streams_[r]));
     }
     if (auto done = layer_->launch(on_gpu_, streams_); !done) return done.error();
     for (std::size_t r = 0; r < streams_.size(); ++r) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(r)));
       XSTAGE_CUDA_TRY(cudaEventRecord(events_[r].of[1], streams_[r]));
     }
     if (auto done = layer_->finish(streams_); !done) return done.error();
     HostOutput out;
     for (std::size_t r = 0; r < streams_.size(); ++r) {
       float ms = 0;
-      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(r)));
       XSTAGE_CUDA_TRY(cudaEventSynchronize(events_[r].of[1]));
       XSTAGE_CUDA_TRY(cudaEventElapsedTime(&ms, events_[r].of[0], events_[r].of[1]));
       out.microseconds = std::max(out.microseconds, 1000.0 * static_cast<double>(ms));
@@ -104,6 +107,8 @@ class GpuHostLayer : public HostLayer {
   }
 
  private:
+  int gpu_of(std::size_t rank) const { return static_cast<int>(rank) / share_; }
+
   struct Events {
     cudaEvent_t of[2];
   };
@@ -137,7 +142,7 @@ class GpuHostLayer : public HostLayer {
                                      static_cast<std::size_t>(c.intermediate * at.value_bytes));
     std::vector<float> scales(places * static_cast<std::size_t>(at.intermediate_groups));
     void* const base = layer_->workspace(rank);
-    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(static_cast<std::size_t>(rank))));
     XSTAGE_CUDA_TRY(cudaMemcpy(origins.data(), at.origin(base, 0),
                                places * sizeof(layout::RowOrigin), cudaMemcpyDeviceToHost));
     XSTAGE_CUDA_TRY(cudaMemcpy(values.data(), at.intermediate_token(base, 0), values.size(),
@@ -184,8 +189,9 @@ class GpuHostLayer : public HostLayer {
     const std::int64_t local = c.experts_local(), first = rank * local;
     const std::int64_t w1 = 2 * c.intermediate * c.hidden, w2 = c.hidden * c.intermediate;
     const std::int64_t bytes = activation_bytes(c.format);
+    const int gpu = gpu_of(static_cast<std::size_t>(rank));
     const auto copy = [&](const void* from, std::int64_t count, const void*& to) {
-      return put(memory_.copy(rank, static_cast<const std::uint8_t*>(from) + first * count * bytes,
+      return put(memory_.copy(gpu, static_cast<const std::uint8_t*>(from) + first * count * bytes,
                               local * count * bytes),
                  to);
     };
@@ -194,19 +200,20 @@ class GpuHostLayer : public HostLayer {
     if (c.format == WeightFormat::kBf16) return true;
     const std::int64_t scales1 = w1 / kBlock, scales2 = w2 / kBlock;
     XSTAGE_TRY(
-        put(memory_.copy(rank, all.w1_scales + first * scales1, local * scales1), out.w1_scales));
-    return put(memory_.copy(rank, all.w2_scales + first * scales2, local * scales2), out.w2_scales);
+        put(memory_.copy(gpu, all.w1_scales + first * scales1, local * scales1), out.w1_scales));
+    return put(memory_.copy(gpu, all.w2_scales + first * scales2, local * scales2), out.w2_scales);
   }
 
-  Result<bool> copy_input(int rank, const layout::MoeConfig& c, const HostInput& input,
+  Result<bool> copy_input(int gpu, const layout::MoeConfig& c, const HostInput& input,
                           RankInput& out) {
     out.tokens = input.tokens;
-    XSTAGE_TRY(put(memory_.copy(rank, input.x, input.tokens * c.hidden), out.x));
-    XSTAGE_TRY(put(memory_.copy(rank, input.experts, input.tokens * c.topk), out.experts));
-    XSTAGE_TRY(put(memory_.copy(rank, input.weights, input.tokens * c.topk), out.weights));
-    return put(memory_.allocate<std::uint16_t>(rank, input.tokens * c.hidden), out.out);
+    XSTAGE_TRY(put(memory_.copy(gpu, input.x, input.tokens * c.hidden), out.x));
+    XSTAGE_TRY(put(memory_.copy(gpu, input.experts, input.tokens * c.topk), out.experts));
+    XSTAGE_TRY(put(memory_.copy(gpu, input.weights, input.tokens * c.topk), out.weights));
+    return put(memory_.allocate<std::uint16_t>(gpu, input.tokens * c.hidden), out.out);
   }
 
+  int share_ = 1;  ///< ranks a GPU
   GpuMemory memory_;
   std::vector<HostInput> inputs_;
   std::vector<RankInput> on_gpu_;
@@ -220,14 +227,16 @@ class GpuHostLayer : public HostLayer {
 Result<std::unique_ptr<HostLayer>> open_host_layer(layout::MoeConfig config,
                                                    const HostWeights& weights,
                                                    const std::vector<HostInput>& inputs,
-                                                   std::uint64_t first_limit_ns,
-                                                   std::uint64_t limit_ns) {
+                                                   const HostOptions& options) {
   if (inputs.size() != static_cast<std::size_t>(config.ranks))
     return bad_input("one is needed for each rank", "inputs", std::to_string(inputs.size()),
                      std::to_string(config.ranks));
+  if (options.ranks_per_gpu < 1 || config.ranks % options.ranks_per_gpu != 0)
+    return bad_input("the ranks do not fill their GPUs", "ranks a GPU",
+                     std::to_string(options.ranks_per_gpu),
+                     "a divisor of the " + std::to_string(config.ranks) + " ranks");
   auto layer = std::make_unique<GpuHostLayer>();
-  const Limits limits{std::chrono::nanoseconds(first_limit_ns), std::chrono::nanoseconds(limit_ns)};
-  if (auto done = layer->open(config, weights, inputs, limits); !done) return done.error();
+  if (auto done = layer->open(config, weights, inputs, options); !done) return done.error();
   return Result<std::unique_ptr<HostLayer>>(std::move(layer));
 }
 

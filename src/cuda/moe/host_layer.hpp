@@ -52,12 +52,17 @@ class HostLayer {
   virtual Result<HostMiddle> middle() = 0;
 };
 
-/// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own. Limits of
-/// waits in ns.
+struct HostOptions {
+  std::uint64_t first_limit_ns = 0, limit_ns = 0;  ///< of waits
+  /// Rank r on GPU r / ranks_per_gpu, with its part of the SMs: what the ranks compute and how they
+  /// talk is that of a GPU each, the times are not. Divides the ranks.
+  int ranks_per_gpu = 1;
+};
+
+/// Tile sizes and workers of `config` are replaced by the kernel's own.
 Result<std::unique_ptr<HostLayer>> open_host_layer(layout::MoeConfig config,
                                                    const HostWeights& weights,
                                                    const std::vector<HostInput>& inputs,
-                                                   std::uint64_t first_limit_ns,
-                                                   std::uint64_t limit_ns);
+                                                   const HostOptions& options);
 
 }  // namespace xstage::moe

@@ -84,6 +84,19 @@ const char* place(sync::Site site) {
   }
 }
 
+const char* kind(sync::Site site) {
+  switch (site) {
+    case sync::Site::kBarrier: return "blocks of its own";
+    case sync::Site::kRoutes: return "routes";
+    case sync::Site::kTokens:
+    case sync::Site::kDispatchedRow: return "tokens";
+    case sync::Site::kLinear1Row: return "Linear-1";
+    case sync::Site::kCombinePieces: return "results";
+    case sync::Site::kInsideBlock: return "a warp of its own";
+    default: return "its input";
+  }
+}
+
 }  // namespace
 
 Result<layout::MoeLayout> check_layer(const layout::MoeConfig& config) {
@@ -114,16 +127,31 @@ struct Extras {
   }
 };
 
-Result<bool> check_gpu(int gpu, std::int32_t workers) {
+/// `share`: ranks on this GPU. A block takes an SM, and all of them must run at once.
+Result<bool> check_gpu(int gpu, std::int32_t workers, int share = 1) {
   cudaDeviceProp is{};
   XSTAGE_CUDA_TRY(cudaGetDeviceProperties(&is, gpu));
   if (is.major != 9)
     return Error{ErrorKind::kUnsupported, "the fused MoE layer runs on Hopper", joined("gpu ", gpu),
                  is.name, "compute capability 9.0"};
-  if (workers > is.multiProcessorCount)
-    return bad_input("more workers than SMs", "workers", std::to_string(workers),
-                     joined("1 to ", is.multiProcessorCount));
+  if (workers > is.multiProcessorCount / share)
+    return bad_input(
+        share == 1
+            ? std::string("more workers than SMs")
+            : joined(share, " ranks on GPU ", gpu, " have more workers together than it has SMs"),
+        "workers", std::to_string(workers), joined("1 to ", is.multiProcessorCount / share));
   return true;
+}
+
+Result<bool> check_memory(int gpu, std::int64_t needed) {
+  std::size_t free = 0, total = 0;
+  XSTAGE_CUDA_TRY(cudaSetDevice(gpu));
+  XSTAGE_CUDA_TRY(cudaMemGetInfo(&free, &total));
+  if (needed <= static_cast<std::int64_t>(free)) return true;
+  return bad_input("the memory of a GPU cannot hold the buffers of its ranks", "memory",
+                   joined(static_cast<double>(needed) * 1e-9, " GB needed"),
+                   joined("at most ", static_cast<double>(free) * 1e-9, " GB, free on GPU ", gpu,
+                          ": a smaller capacity, or more ranks"));
 }
 
 /// Lets `gpu` reach the memory of `peer`.
@@ -343,6 +371,17 @@ Result<RankLayer::Ending> RankLayer::ending() const {
   std::vector<sync::WaitRecord> of_block(static_cast<std::size_t>(layout_.config.workers));
   XSTAGE_CUDA_TRY(cudaMemcpy(of_block.data(), records(), of_block.size() * sizeof(sync::WaitRecord),
                              cudaMemcpyDeviceToHost));
+  // A stop word says which rank gave up, and in what kind of wait (sync::stop_value).
+  std::string others =
+      joined("rank ", rank_, " was stopped by rank ", (stop >> 32) & 0x7fffffff,
+             ", which gave up waiting for ", kind(static_cast<sync::Site>(stop & 0xffffffff)));
+  for (const sync::WaitRecord& r : of_block)
+    if (r.end == sync::WaitEnd::kStopped) {
+      others += joined("; it had itself waited ", static_cast<double>(r.waited_ns) * 1e-9,
+                       " s for ", place(r.site), " ", r.subject);
+      break;
+    }
+  out.others = Error{ErrorKind::kTimeout, others, {}, {}, {}};
   for (const sync::WaitRecord& r : of_block) {
     if (r.end == sync::WaitEnd::kNone || r.end == sync::WaitEnd::kStopped) continue;
     const std::string who = joined("rank ", r.rank, " block ", r.worker);
@@ -378,9 +417,7 @@ Result<bool> RankLayer::finish(cudaStream_t stream) {
   const auto end = ending();
   if (!end) return end.error();
   if (!end->stopped) return true;
-  if (end->error) return *end->error;
-  return Error{
-      ErrorKind::kTimeout, joined("rank ", rank_, " was stopped by another rank"), {}, {}, {}};
+  return end->error ? *end->error : end->others;
 }
 
 Result<Layer> Layer::create(const std::vector<layout::MoeConfig>& of_rank,
@@ -399,10 +436,17 @@ Result<Layer> Layer::create(const std::vector<layout::MoeConfig>& of_rank,
                        std::to_string(ranks));
   // Before anything is allocated: all GPUs, and all pairs of them.
   for (const int gpu : gpus) {
-    if (const auto good = check_gpu(gpu, config->workers); !good) return good.error();
+    const auto share = std::count(gpus.begin(), gpus.end(), gpu);
+    if (const auto good = check_gpu(gpu, config->workers, static_cast<int>(share)); !good)
+      return good.error();
     for (const int peer : gpus)
       if (const auto open = open_peer(gpu, peer); !open) return open.error();
   }
+  for (const int gpu : gpus)
+    if (const auto room = check_memory(
+            gpu, std::count(gpus.begin(), gpus.end(), gpu) * (bytes->symmetric + bytes->workspace));
+        !room)
+      return room.error();
   Layer out;
   RankBuffers buffers;
   const auto allocate = [&](int gpu, std::int64_t size) -> Result<void*> {
@@ -471,13 +515,16 @@ Result<bool> Layer::finish(const std::vector<cudaStream_t>& streams) {
   }
   bool stopped = false;
   std::optional<Error> error;
+  std::vector<Error> endings;
   for (const RankLayer& rank : ranks_) {
     const auto end = rank.ending();
     if (!end) return end.error();
     stopped = stopped || end->stopped;
     if (!error) error = end->error;
+    endings.push_back(end->error ? *end->error : end->others);
   }
   if (!stopped) return true;
+  endings_ = std::move(endings);
   for (RankLayer& rank : ranks_)
     if (auto done = rank.recover(); !done) return done;
   if (error) return *error;

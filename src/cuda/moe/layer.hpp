@@ -1,5 +1,6 @@
-// The fused MoE layer on the GPUs of one node, one rank a GPU: Layer has all ranks in one process,
-// RankLayer is one rank, on buffers that the caller brings.
+// The fused MoE layer on the GPUs of one node: Layer has all ranks in one process, RankLayer is one
+// rank, on buffers that the caller brings. A rank has a GPU of its own, or shares it with others of
+// its process, each with its part of the SMs as workers (docs/ranks.md, ranks that share a GPU).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -114,6 +115,7 @@ class RankLayer {
   struct Ending {
     bool stopped = false;
     std::optional<Error> error;  ///< of this rank; absent where another one gave up first
+    Error others{};              ///< who did, and what this rank had waited for by then
   };
   RankLayer() = default;
   Result<bool> make_maps(const RankWeights& weights);
@@ -137,6 +139,9 @@ class Layer {
  public:
   /// One configuration and one GPU a rank; the configurations must agree. Allocates the symmetric
   /// buffers and workspaces. Errors name what differs, or which pair of GPUs has no peer access.
+  /// Where a GPU stands more than once, the workers of its ranks must fit on it together, and their
+  /// streams must not share a queue of the driver (CUDA_DEVICE_MAX_CONNECTIONS, 8 if it is not
+  /// set).
   static Result<Layer> create(const std::vector<layout::MoeConfig>& of_rank,
                               const std::vector<int>& gpus, const std::vector<RankWeights>& weights,
                               const Limits& limits = {});
@@ -161,6 +166,9 @@ class Layer {
   /// the layer can be used again.
   Result<bool> finish(const std::vector<cudaStream_t>& streams);
 
+  /// Each rank's error of the last finish() that was not good.
+  const std::vector<Error>& endings() const { return endings_; }
+
   /// For tests, as RankLayer's.
   Result<bool> poison();
   void* symmetric(int rank) const { return ranks_[static_cast<std::size_t>(rank)].symmetric(); }
@@ -171,6 +179,7 @@ class Layer {
   void swap(Layer& other) noexcept {
     std::swap(ranks_, other.ranks_);
     std::swap(memory_, other.memory_);
+    std::swap(endings_, other.endings_);
   }
 
   struct Memory {
@@ -179,6 +188,7 @@ class Layer {
   };
   std::vector<RankLayer> ranks_;
   std::vector<Memory> memory_;
+  std::vector<Error> endings_;
 };
 
 }  // namespace xstage::moe

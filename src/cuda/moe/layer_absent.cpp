@@ -12,8 +12,8 @@ Error no_kernels() {
 }  // namespace
 
 Result<std::unique_ptr<HostLayer>> open_host_layer(layout::MoeConfig, const HostWeights&,
-                                                   const std::vector<HostInput>&, std::uint64_t,
-                                                   std::uint64_t) {
+                                                   const std::vector<HostInput>&,
+                                                   const HostOptions&) {
   return no_kernels();
 }
 

@@ -20,6 +20,11 @@ constexpr int kMostLaunches = 64;
 /// Twice the L2 of the largest Hopper.
 constexpr std::int64_t kFlushBytes = 120 << 20;
 
+std::string gigabytes(std::int64_t bytes) {
+  return std::to_string(bytes / 1'000'000'000) + "." + std::to_string(bytes / 100'000'000 % 10) +
+         " GB";
+}
+
 class GpuTimedLayer : public TimedLayer {
  public:
   ~GpuTimedLayer() override {
@@ -34,6 +39,7 @@ class GpuTimedLayer : public TimedLayer {
     config = with_tiles(config, sms);
     config.schedule = schedule::MoeSchedule::wave(1);
     if (const auto layout = check_layer(config); !layout) return layout.error();
+    XSTAGE_TRY(check_memory(config));
     ranks_.resize(static_cast<std::size_t>(config.ranks));
     std::vector<int> gpus;
     std::vector<RankWeights> weights;
@@ -235,6 +241,22 @@ class GpuTimedLayer : public TimedLayer {
     std::vector<std::int64_t> expert_tokens;
   };
 
+  static Result<bool> check_memory(const layout::MoeConfig& config) {
+    const auto needed = timed_bytes(config);
+    if (!needed) return needed.error();
+    for (int gpu = 0; gpu < config.ranks; ++gpu) {
+      std::size_t free = 0, total = 0;
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu));
+      XSTAGE_CUDA_TRY(cudaMemGetInfo(&free, &total));
+      if (*needed <= static_cast<std::int64_t>(free)) continue;
+      return bad_input("the memory of a GPU cannot hold a rank of the layer", "memory",
+                       gigabytes(*needed) + " needed",
+                       "at most " + gigabytes(static_cast<std::int64_t>(free)) + ", free on GPU " +
+                           std::to_string(gpu) + ": fewer tokens or experts, or more ranks");
+    }
+    return true;
+  }
+
   Result<bool> make_rank(int gpu, const layout::MoeConfig& c, std::uint64_t seed, Rank& rank) {
     const std::int64_t local = c.experts_local(), h = c.hidden, i = c.intermediate;
     const bool bf16 = c.format == WeightFormat::kBf16;
@@ -377,6 +399,22 @@ class GpuTimedLayer : public TimedLayer {
 };
 
 }  // namespace
+
+Result<std::int64_t> timed_bytes(const layout::MoeConfig& config) {
+  const auto layout = check_layer(config);
+  if (!layout) return layout.error();
+  const auto buffers = buffer_bytes(config);
+  if (!buffers) return buffers.error();
+  const std::int64_t h = config.hidden, i = config.intermediate;
+  const std::int64_t values = 3 * config.experts_local() * h * i;
+  const bool bf16 = config.format == WeightFormat::kBf16;
+  const std::int64_t weights =
+      values * activation_bytes(config.format) + (bf16 ? 0 : values / (128 * 128) * 4);
+  const std::int64_t tokens = config.capacity * (4 * h + 8 * config.topk);
+  const std::int64_t products = layout->max_rows * (kBlockM * std::max(2 * i, h) * 2 + 8);
+  return buffers->symmetric + buffers->workspace + weights + tokens + products + kFlushBytes +
+         config.workers * std::int64_t{kMarks} * 8;
+}
 
 Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig config, std::uint64_t seed) {
   auto layer = std::make_unique<GpuTimedLayer>();

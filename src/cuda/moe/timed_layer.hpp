@@ -62,7 +62,12 @@ class TimedLayer {
   virtual Result<std::optional<std::array<std::vector<double>, 2>>> time_cublas(int launches) = 0;
 };
 
-/// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own.
+/// Memory of its GPU that a rank of a timed layer takes, with what its products alone need.
+/// `config` with the kernel's tiles and workers; what it refuses has no size.
+Result<std::int64_t> timed_bytes(const layout::MoeConfig& config);
+
+/// Rank r on GPU r. Tile sizes and workers of `config` are replaced by the kernel's own. What does
+/// not fit into the memory of the GPUs is refused before anything is allocated.
 Result<std::unique_ptr<TimedLayer>> open_timed_layer(layout::MoeConfig config, std::uint64_t seed);
 
 }  // namespace xstage::moe

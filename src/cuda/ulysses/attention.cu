@@ -143,6 +143,7 @@ AttentionInputs exchanged_inputs(const RankMemory& memory, const TensorView& key
     return TensorView::contiguous(data, memory.type, c.batch, rows, heads, c.head_dim);
   };
   AttentionInputs in;
+  in.sms = memory.sms;
   in.input_epoch = l.word(memory.workspace, kExchange, layout::UlyssesWord::kEpoch);
   in.query = view(l.query_row(base, 0, own.query.count, 0, 0, 0), c.rows, own.query.count);
   in.query_slot = l.query_slot;
@@ -184,9 +185,10 @@ Result<Attention> Attention::local(const AttentionInputs& in, const TensorView& 
     if (!filled.ok()) return filled.error();
     const Result<bool> loaded = load_kernel<T>();
     if (!loaded.ok()) return loaded.error();
-    const Result<int> grid = grid_of<T>(*params);
+    const Result<int> grid = grid_of<T>(*params, in.sms);
     if (!grid.ok()) return grid.error();
     attention.grid_ = grid.value();
+    attention.early_ = in.sms == 0;
     attention.params_ = std::move(params);
     return attention;
   });
@@ -232,9 +234,10 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
                        if (!filled.ok()) return filled.error();
                        const Result<bool> loaded = load_kernel<T>();
                        if (!loaded.ok()) return loaded.error();
-                       const Result<int> grid = grid_of<T>(*params);
+                       const Result<int> grid = grid_of<T>(*params, output.sms);
                        if (!grid.ok()) return grid.error();
                        attention.grid_ = grid.value();
+                       attention.early_ = output.sms == 0;
                        params->straddling = has_straddling<T>(*params);
                        params->pace_ns = pace_of<T>(attention.grid_, output.pace_gb_per_s);
                        attention.params_ = std::move(params);
@@ -244,7 +247,8 @@ Result<Attention> Attention::fused(const AttentionInputs& in, const RankMemory& 
 
 Result<bool> Attention::launch(void* stream) const {
   return with_tiling({head_dim_, half_, params_->spans.words != nullptr}, [&](auto tiling) {
-    return ulysses::launch<decltype(tiling)>(*params_, grid_, static_cast<cudaStream_t>(stream));
+    return ulysses::launch<decltype(tiling)>(*params_, grid_, early_,
+                                             static_cast<cudaStream_t>(stream));
   });
 }
 

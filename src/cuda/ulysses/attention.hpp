@@ -29,6 +29,7 @@ struct AttentionInputs {
   const std::int32_t* key_lengths = nullptr;
   float scale = 0;       ///< of the logits, positive; 0 means 1/sqrt(head_dim)
   float* lse = nullptr;  ///< [batch][heads][rows] fp32 in device memory, or null: not wanted
+  int sms = 0;           ///< as RankMemory's
 };
 
 /// The inputs of `memory.rank` as an exchange leaves them; replicated keys as they are given.
@@ -42,8 +43,8 @@ class Attention {
   static Result<Attention> local(const AttentionInputs& in, const layout::TensorView& output);
 
   /// Each output row to the rank that owns it. All ranks must launch the same number of times, and
-  /// their launches must be able to run at the same time: one GPU a rank. The kernel ends when this
-  /// rank's own rows have arrived.
+  /// their launches must be able to run at the same time: one GPU a rank, or RankMemory::sms. The
+  /// kernel ends when this rank's own rows have arrived.
   static Result<Attention> fused(const AttentionInputs& in, const RankMemory& output);
 
   /// Whether fused() would take these, without asking a driver anything.
@@ -60,6 +61,7 @@ class Attention {
   std::int64_t head_dim_ = 0;
   bool half_ = false;
   int grid_ = 0;
+  bool early_ = true;
 };
 
 }  // namespace xstage::ulysses

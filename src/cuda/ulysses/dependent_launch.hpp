@@ -1,4 +1,5 @@
-// Launches that may begin, up to their dependency_wait(), while the kernel before them ends.
+// Launches that may begin, up to their dependency_wait(), while the kernel before them ends; or,
+// with `may_begin_early` false, when it has ended.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,7 +10,7 @@ namespace xstage::ulysses {
 
 template <class P>
 Result<bool> launch_dependent(void (*kernel)(P), const P& params, int grid, int threads,
-                              std::size_t shared_bytes, cudaStream_t stream) {
+                              std::size_t shared_bytes, bool may_begin_early, cudaStream_t stream) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -19,7 +20,7 @@ Result<bool> launch_dependent(void (*kernel)(P), const P& params, int grid, int 
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = 1;
+  config.numAttrs = may_begin_early ? 1 : 0;
   XSTAGE_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, params));
   return true;
 }

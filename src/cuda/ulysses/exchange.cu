@@ -347,7 +347,7 @@ auto with_jobs(std::int32_t count, Make&& make) {
 }
 
 /// Deals the tiles out and loads the kernel, which the first launch might wait for (launch.cuh).
-Result<int> deal(ExchangeParams& params) {
+Result<int> deal(ExchangeParams& params, int most) {
   cudaFuncAttributes attributes{};
   XSTAGE_CUDA_TRY(with_jobs(params.job_count, [&](auto jobs) {
     const cudaError_t found = cudaFuncGetAttributes(&attributes, exchange_rows<jobs>);
@@ -358,6 +358,7 @@ Result<int> deal(ExchangeParams& params) {
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
   XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  if (most > 0) sms = std::min(sms, most);
   const std::int64_t ranks = params.signals.ranks, others = ranks > 1 ? ranks - 1 : 1;
   params.by_ranks = schedule::FastDivisor(static_cast<std::uint32_t>(ranks));
   params.places = ranks * std::max(params.tiles[1], (params.tiles[0] + others - 1) / others);
@@ -453,10 +454,11 @@ Result<Exchange> Exchange::inputs(const RankMemory& memory, const layout::Tensor
       pieces += 2 * rows_from(source, c.key_segments, c.key_segment_count) * own.key.count;
     params->signals.expected[source] = pieces * c.batch;
   }
-  const Result<int> grid = deal(*params);
+  const Result<int> grid = deal(*params, memory.sms);
   if (!grid.ok()) return grid.error();
   Exchange out;
   out.grid_ = grid.value();
+  out.early_ = memory.sms == 0;
   out.params_ = std::move(params);
   return out;
 }
@@ -488,10 +490,11 @@ Result<Exchange> Exchange::arrival(const RankMemory& memory) {
   for (std::int32_t rank = 0; rank < c.ranks; ++rank)
     params->stored_before[rank] =
         c.batch * heads * layout::rows_received(c.segments, c.segment_count, rank);
-  const Result<int> grid = deal(*params);
+  const Result<int> grid = deal(*params, memory.sms);
   if (!grid.ok()) return grid.error();
   Exchange out;
   out.grid_ = grid.value();
+  out.early_ = memory.sms == 0;
   out.params_ = std::move(params);
   return out;
 }
@@ -516,10 +519,11 @@ Result<Exchange> Exchange::output(const RankMemory& memory, const layout::Tensor
       if (!added.ok()) return added.error();
     }
   }
-  const Result<int> grid = deal(*params);
+  const Result<int> grid = deal(*params, memory.sms);
   if (!grid.ok()) return grid.error();
   Exchange out;
   out.grid_ = grid.value();
+  out.early_ = memory.sms == 0;
   out.params_ = std::move(params);
   return out;
 }
@@ -530,7 +534,7 @@ Result<bool> Exchange::launch(void* stream) const {
     args.head = *params_;
     std::copy_n(params_->jobs, std::min<std::int32_t>(params_->job_count, jobs), args.jobs);
     return launch_dependent(exchange_rows<jobs>, args, grid_, kBlockThreads, sizeof(ExchangeShared),
-                            static_cast<cudaStream_t>(stream));
+                            early_, static_cast<cudaStream_t>(stream));
   });
 }
 

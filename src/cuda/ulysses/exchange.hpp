@@ -13,7 +13,8 @@ namespace xstage::ulysses {
 struct ExchangeParams;
 
 /// A launch, made ready once: it may then be repeated and captured. The kernel ends when everything
-/// that this rank is to receive has arrived. All ranks must launch it, each on a GPU of its own.
+/// that this rank is to receive has arrived. All ranks must launch it, each on a GPU of its
+/// own or with its part of one (RankMemory::sms).
 class Exchange {
  public:
   /// This rank's rows of Q, K and V, all heads: [batch, own rows, heads, head_dim], row by row as
@@ -37,6 +38,7 @@ class Exchange {
   Exchange() = default;
   std::shared_ptr<const ExchangeParams> params_;
   int grid_ = 0;
+  bool early_ = true;
 };
 
 }  // namespace xstage::ulysses

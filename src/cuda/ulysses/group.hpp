@@ -1,4 +1,4 @@
-// A Ulysses layer on all GPUs of one process, one rank a GPU: for checks and measurements.
+// A Ulysses layer on all GPUs of one process: for checks and measurements.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,12 @@ class Group {
  public:
   virtual ~Group() = default;
 
-  /// Errors: no GPU, fewer than `config.ranks`, no peer access, a layer that no kernel takes.
+  /// Rank r on GPU r / ranks_per_gpu; ranks that share a GPU have a part of its SMs each. What they
+  /// compute and how they talk is that of a GPU each, times are not. Their streams must not share a
+  /// queue of the driver (CUDA_DEVICE_MAX_CONNECTIONS, 8 if it is not set).
+  /// Errors: no GPU, too few, no peer access, a layer that no kernel takes.
   static Result<std::unique_ptr<Group>> create(const layout::UlyssesConfig& config,
-                                               std::uint64_t wait_limit_ns);
+                                               std::uint64_t wait_limit_ns, int ranks_per_gpu = 1);
 
   /// `key_length`: empty, or one of each batch entry, 0 to the key rows.
   virtual Result<bool> set_inputs(const std::vector<RankInput>& inputs,

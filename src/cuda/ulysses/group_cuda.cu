@@ -89,7 +89,7 @@ class CudaGroup final : public Group {
  public:
   ~CudaGroup() override {
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      cudaSetDevice(rank);
+      cudaSetDevice(gpu_of(rank));
       Rank& r = ranks_[static_cast<std::size_t>(rank)];
       if (r.stream != nullptr) cudaStreamDestroy(r.stream);
       if (r.begin != nullptr) cudaEventDestroy(r.begin);
@@ -98,14 +98,21 @@ class CudaGroup final : public Group {
     cudaFreeHost(gate_);
   }
 
-  Result<bool> open(const layout::UlyssesConfig& config, std::uint64_t wait_limit_ns) {
+  Result<bool> open(const layout::UlyssesConfig& config, std::uint64_t wait_limit_ns,
+                    int ranks_per_gpu) {
     limit_ns_ = wait_limit_ns;
+    share_ = ranks_per_gpu;
+    if (share_ < 1 || config.ranks % share_ != 0)
+      return bad_input("the ranks do not fill their GPUs", "ranks a GPU", std::to_string(share_),
+                       "a divisor of the " + std::to_string(config.ranks) + " ranks");
     layout_ = layout::UlyssesLayout::make(config);
     int found = 0;
     XSTAGE_CUDA_TRY(cudaGetDeviceCount(&found));
-    if (found < config.ranks)
-      return Error{ErrorKind::kUnsupported, "a rank needs a GPU of its own", "--ranks",
-                   std::to_string(config.ranks), "at most " + std::to_string(found)};
+    if (found * share_ < config.ranks)
+      return Error{
+          ErrorKind::kUnsupported, "fewer GPUs than the ranks need", "--ranks",
+          std::to_string(config.ranks),
+          "at most " + std::to_string(found * share_) + ", " + std::to_string(share_) + " a GPU"};
     for (std::int32_t rank = 0; rank < config.ranks; ++rank)
       if (own(rank).query.count == 0)
         return Error{ErrorKind::kUnsupported, "every rank needs a head for the kernels", "--heads",
@@ -125,7 +132,7 @@ class CudaGroup final : public Group {
                           const std::vector<std::int64_t>& key_length) override {
     const layout::UlyssesConfig& c = layout_.config;
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       const RankInput& in = inputs[static_cast<std::size_t>(rank)];
       for (const auto& [memory, view] : {std::pair{&at(rank).query, &in.query},
                                          {&at(rank).key, &in.key},
@@ -148,7 +155,7 @@ class CudaGroup final : public Group {
   Result<bool> set_random_inputs(std::uint64_t seed) override {
     const layout::UlyssesConfig& c = layout_.config;
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       const std::int64_t query = elements(held(rank), c.heads);
       const std::int64_t key = elements(held_keys(rank), c.kv_heads);
       std::uint64_t number = seed * 64 + static_cast<std::uint64_t>(rank) * 3;
@@ -169,14 +176,14 @@ class CudaGroup final : public Group {
     const layout::UlyssesConfig& c = layout_.config;
     const auto slot = static_cast<std::int32_t>((outputs_ + 1) & 1);  // of the launch to come
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       XSTAGE_CUDA_TRY(cudaMemsetAsync(
           layout_.output_row(symmetric_[static_cast<std::size_t>(rank)], slot, 1, 0, 0, 0), 0xff,
           static_cast<std::size_t>(layout_.output_slot) * 2, at(rank).stream));
     }
     if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       if (sequence != Sequence::kLayer)
         if (const Result<bool> launched = launch(rank, Sequence::kInputs); !launched.ok())
           return launched.error();
@@ -189,7 +196,7 @@ class CudaGroup final : public Group {
     if (const Result<bool> in_time = check_waits(); !in_time.ok()) return in_time.error();
     std::vector<RankOutput> out(ranks_.size());
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       RankOutput& o = out[static_cast<std::size_t>(rank)];
       const std::int64_t heads = own(rank).query.count;
       o.output.resize(static_cast<std::size_t>(elements(held(rank), c.heads)));
@@ -214,7 +221,7 @@ class CudaGroup final : public Group {
       *gate_ = 0;
       for (std::int32_t rank = 0; rank < ranks(); ++rank) {
         Rank& r = at(rank);
-        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
         auto* const stamps = r.stamps.get<std::uint64_t>();
         gate<<<1, 1, 0, r.stream>>>(gate_);
         stamp_clocks<<<r.sms, 1, kStampBytes, r.stream>>>(stamps);
@@ -248,7 +255,7 @@ class CudaGroup final : public Group {
     std::vector<Attention> launches;
     try {
       for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
         collectors.push_back(std::make_unique<SpanCollector>(kMaxSms, 256));
         RankMemory memory = memory_of(rank);
         memory.span_words = collectors.back()->buffer().words;
@@ -260,7 +267,7 @@ class CudaGroup final : public Group {
       if (const Result<bool> done = synchronize(); !done.ok()) return done.error();
       ++outputs_;
       for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-        XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+        XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
         const auto launched = launches[static_cast<std::size_t>(rank)].launch(at(rank).stream);
         if (!launched.ok()) return launched.error();
       }
@@ -283,6 +290,7 @@ class CudaGroup final : public Group {
 
  private:
   std::int32_t ranks() const { return static_cast<std::int32_t>(ranks_.size()); }
+  int gpu_of(std::int32_t rank) const { return rank / share_; }
   Rank& at(std::int32_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   layout::HeadShare own(std::int32_t rank) const {
     const layout::UlyssesConfig& c = layout_.config;
@@ -301,19 +309,35 @@ class CudaGroup final : public Group {
     return layout_.config.batch * rows * heads * layout_.config.head_dim;
   }
 
-  Result<bool> open_rank(std::int32_t rank) {
+  std::vector<std::pair<Memory*, std::int64_t>> sizes_of(std::int32_t rank) {
     const layout::UlyssesConfig& c = layout_.config;
+    const std::int64_t heads = own(rank).query.count;
+    Rank& r = at(rank);
+    return {{&r.symmetric, layout_.symmetric_bytes},
+            {&r.workspace, layout_.workspace_bytes},
+            {&r.records, kMaxSms * static_cast<std::int64_t>(sizeof(sync::WaitRecord))},
+            {&r.query, elements(held(rank), c.heads) * 2},
+            {&r.key, elements(held_keys(rank), c.kv_heads) * 2},
+            {&r.value, elements(held_keys(rank), c.kv_heads) * 2},
+            {&r.lengths, c.batch * 4},
+            {&r.stamps, 2 * kMaxSms * 8},
+            {&r.local, elements(c.rows, heads) * 2},
+            {&r.lse, c.batch * heads * c.rows * 4}};
+  }
+
+  Result<bool> open_rank(std::int32_t rank) {
     cudaDeviceProp properties{};
-    XSTAGE_CUDA_TRY(cudaGetDeviceProperties(&properties, rank));
+    XSTAGE_CUDA_TRY(cudaGetDeviceProperties(&properties, gpu_of(rank)));
     if (properties.major != 9)
       return Error{ErrorKind::kUnsupported, "the kernels are built for compute capability 9.0",
-                   "gpu " + std::to_string(rank), properties.name, "a Hopper GPU"};
+                   "gpu " + std::to_string(gpu_of(rank)), properties.name, "a Hopper GPU"};
     gpu_name_ = properties.name;
     XSTAGE_CUDA_TRY(cudaDriverGetVersion(&driver_));
-    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
     for (std::int32_t peer = 0; peer < ranks(); ++peer) {
-      if (peer == rank) continue;
-      if (const Result<bool> reached = reach_peer(rank, peer); !reached.ok()) return reached;
+      if (gpu_of(peer) == gpu_of(rank)) continue;
+      if (const Result<bool> reached = reach_peer(gpu_of(rank), gpu_of(peer)); !reached.ok())
+        return reached;
     }
     Rank& r = at(rank);
     cudaFuncAttributes attributes{};  // loads it, as launch.cuh says why
@@ -324,18 +348,17 @@ class CudaGroup final : public Group {
     XSTAGE_CUDA_TRY(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
     XSTAGE_CUDA_TRY(cudaEventCreate(&r.begin));
     XSTAGE_CUDA_TRY(cudaEventCreate(&r.end));
-    const std::int64_t heads = own(rank).query.count;
-    const std::pair<Memory*, std::int64_t> sizes[] = {
-        {&r.symmetric, layout_.symmetric_bytes},
-        {&r.workspace, layout_.workspace_bytes},
-        {&r.records, kMaxSms * static_cast<std::int64_t>(sizeof(sync::WaitRecord))},
-        {&r.query, elements(held(rank), c.heads) * 2},
-        {&r.key, elements(held_keys(rank), c.kv_heads) * 2},
-        {&r.value, elements(held_keys(rank), c.kv_heads) * 2},
-        {&r.lengths, c.batch * 4},
-        {&r.stamps, 2 * kMaxSms * 8},
-        {&r.local, elements(c.rows, heads) * 2},
-        {&r.lse, c.batch * heads * c.rows * 4}};
+    const auto sizes = sizes_of(rank);
+    std::int64_t needed = 0;
+    for (const auto& [memory, bytes] : sizes) needed += bytes;
+    std::size_t free = 0, total = 0;
+    XSTAGE_CUDA_TRY(cudaMemGetInfo(&free, &total));
+    if (needed > static_cast<std::int64_t>(free))
+      return bad_input(
+          "the memory of a GPU cannot hold a rank of the layer", "memory",
+          std::to_string(needed / 1000000) + " MB needed for rank " + std::to_string(rank),
+          "at most " + std::to_string(free / 1000000) + " MB, free on GPU " +
+              std::to_string(gpu_of(rank)) + ": a shorter sequence or fewer heads");
     for (const auto& [memory, bytes] : sizes)
       if (const Result<bool> allocated = memory->allocate(bytes); !allocated.ok()) return allocated;
     return true;
@@ -364,6 +387,7 @@ class CudaGroup final : public Group {
     memory.workspace = at(rank).workspace.get();
     memory.records = at(rank).records.get<sync::WaitRecord>();
     memory.limit_ns = limit_ns_;
+    if (share_ > 1) memory.sms = at(rank).sms / share_;
     return memory;
   }
 
@@ -385,7 +409,7 @@ class CudaGroup final : public Group {
 
   Result<bool> prepare(std::int32_t rank) {
     const layout::UlyssesConfig& c = layout_.config;
-    XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+    XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
     Rank& r = at(rank);
     const RankMemory memory = memory_of(rank);
     const TensorView query = view(r.query, held(rank), c.heads);
@@ -432,10 +456,20 @@ class CudaGroup final : public Group {
 
   Result<bool> synchronize() {
     for (std::int32_t rank = 0; rank < ranks(); ++rank) {
-      XSTAGE_CUDA_TRY(cudaSetDevice(rank));
+      XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
       XSTAGE_CUDA_TRY(cudaDeviceSynchronize());
     }
     return true;
+  }
+
+  static Error timeout_of(const sync::WaitRecord& r) {
+    const bool rows = r.site != sync::Site::kBarrier;
+    const std::string whom = rows ? "rows of rank " + std::to_string(r.subject)
+                                  : std::string("the other blocks of its launch");
+    return {ErrorKind::kTimeout,
+            "rank " + std::to_string(r.rank) + " waited " + std::to_string(r.waited_ns / 1000000) +
+                " ms for " + whom,
+            "count", std::to_string(r.seen), "at least " + std::to_string(r.wanted)};
   }
 
   Result<bool> check_waits() {
@@ -453,11 +487,14 @@ class CudaGroup final : public Group {
       }
     }
     if (!stopped) return true;
+    for (const sync::WaitRecord& r : waits_)
+      if (r.end == sync::WaitEnd::kLimit) return timeout_of(r);
     return Error{ErrorKind::kTimeout, "a rank waited too long for another", {}, {}, {}};
   }
 
   layout::UlyssesLayout layout_;
   std::uint64_t limit_ns_ = 0;
+  int share_ = 1;  ///< ranks a GPU
   std::vector<Rank> ranks_;
   std::vector<void*> symmetric_;
   std::vector<sync::WaitRecord> waits_;
@@ -470,9 +507,9 @@ class CudaGroup final : public Group {
 }  // namespace
 
 Result<std::unique_ptr<Group>> Group::create(const layout::UlyssesConfig& config,
-                                             std::uint64_t wait_limit_ns) {
+                                             std::uint64_t wait_limit_ns, int ranks_per_gpu) {
   auto group = std::make_unique<CudaGroup>();
-  if (const Result<bool> opened = group->open(config, wait_limit_ns); !opened.ok())
+  if (const Result<bool> opened = group->open(config, wait_limit_ns, ranks_per_gpu); !opened.ok())
     return opened.error();
   return std::unique_ptr<Group>(std::move(group));
 }

@@ -80,15 +80,16 @@ std::int32_t pace_of(int blocks, double gb_per_s) {
   return gb_per_s > 0 ? static_cast<std::int32_t>(kPieceBytes * blocks / gb_per_s) : 0;
 }
 
-/// One block an SM, fewer where there are fewer tiles.
+/// One block an SM (of the first `most`, unless that is 0), fewer where there are fewer tiles.
 template <class T>
-Result<int> grid_of(const Params& params) {
+Result<int> grid_of(const Params& params, int most) {
   if (params.order.size() > INT32_MAX)
     return bad_input("the tiles are too many for one launch", "tiles",
                      std::to_string(params.order.size()), "below 2^31");
   int device = 0, sms = 0;
   XSTAGE_CUDA_TRY(cudaGetDevice(&device));
   XSTAGE_CUDA_TRY(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
+  if (most > 0) sms = std::min(sms, most);
   return static_cast<int>(
       std::min<std::uint64_t>(params.order.size(), static_cast<std::uint64_t>(sms)));
 }
@@ -106,8 +107,8 @@ Result<bool> load_kernel() {
 }
 
 template <class T>
-Result<bool> launch(const Params& params, int grid, cudaStream_t stream) {
-  return launch_dependent(attention_forward<T>, params, grid, T::kThreads, sizeof(Shared<T>),
+Result<bool> launch(const Params& params, int grid, bool early, cudaStream_t stream) {
+  return launch_dependent(attention_forward<T>, params, grid, T::kThreads, sizeof(Shared<T>), early,
                           stream);
 }
 

@@ -19,6 +19,10 @@ struct RankMemory {
   void* workspace = nullptr;                            ///< of this rank, layout.workspace_bytes
   sync::WaitRecord* records = nullptr;                  ///< [SMs], device or pinned memory
   std::uint64_t limit_ns = 2'000'000'000;
+  /// SMs that this rank's launches may take, where ranks share a GPU: the part of each, so that all
+  /// of them are resident. Launches then begin one after the other, as an early one would take SMs
+  /// from a rank that this one waits for. 0: the GPU is this rank's alone.
+  int sms = 0;
   /// What a fused launch's remote stores stay below, all SMs together: 0.8 of the drain rate of two
   /// H200 (370 GB/s both ways, results/h200x2). 0: no limit.
   double pace_gb_per_s = 300;
