@@ -225,6 +225,18 @@ std::optional<Error> litmus_error(const json& findings) {
   return std::nullopt;
 }
 
+/// A simulated node has as many GPUs as are named, from 0 on.
+std::optional<Error> check_simulated(const std::vector<int>& gpus) {
+  if (gpus.size() == 1 || gpus.size() > 8)
+    return bad_input("a simulated node has other sizes", "--gpus",
+                     fmt::format("{} of them", gpus.size()), "2 to 8");
+  for (std::size_t i = 0; i < gpus.size(); ++i)
+    if (gpus[i] != static_cast<int>(i))
+      return bad_input("the GPUs of a simulated node are numbered in order", "--gpus",
+                       fmt::format("{}", gpus[i]), fmt::format("{} in its place", i));
+  return std::nullopt;
+}
+
 /// The node to measure: GPUs, or the simulator with the parameters of a profile.
 Result<std::unique_ptr<probe::Prober>> open_prober(const Options& options,
                                                    const cuda::NodeState& node,
@@ -235,7 +247,8 @@ Result<std::unique_ptr<probe::Prober>> open_prober(const Options& options,
                                          : model::load_profile(options.profile);
     if (!profile) return profile.error();
     topology = profile->topology;
-    return open_sim_prober(std::move(profile).value());
+    if (const auto error = check_simulated(options.gpus)) return *error;
+    return open_sim_prober(std::move(profile).value(), static_cast<int>(options.gpus.size()));
   }
   if (const auto error = cuda::why_not_calibrate(node, options.gpus)) return *error;
   return probe::open_cuda_prober(options.gpus);
@@ -248,7 +261,7 @@ int calibrate(const Session& session, const Options& options) {
   const cuda::NodeState node =
       simulated ? cuda::NodeState{} : cuda::look_around(*cuda::system_driver());
   const std::size_t used =
-      simulated ? 2 : (options.gpus.empty() ? node.gpus.size() : options.gpus.size());
+      !options.gpus.empty() ? options.gpus.size() : (simulated ? 2 : node.gpus.size());
   json document{{"format", "xstage.calibration/1"},
                 {"provenance", calibration_provenance(node, options, used, json())}};
   probe::CalibrationOptions what;
@@ -340,7 +353,8 @@ void add_calibrate(CLI::App& app, Session& session) {
   verb->add_option("--seed", options->seed, "Of the unseen points")
       ->check(refuse_seed_out_of_range)
       ->capture_default_str();
-  verb->add_option("--gpus", options->gpus, "GPUs to use, 0,1,...; default: all that are visible")
+  verb->add_option("--gpus", options->gpus,
+                   "GPUs to use, 0,1,...; default: all that are visible (sim: two)")
       ->delimiter(',');
   verb->add_option("--litmus-rounds", options->litmus_rounds,
                    "Messages of the message-passing litmus, for each mechanism and direction")
@@ -348,7 +362,6 @@ void add_calibrate(CLI::App& app, Session& session) {
   verb->add_flag("--json", session.console.json, "One JSON document on stdout, progress on stderr");
   verb->callback([verb, &session, options] {
     if (options->backend == "cuda") refuse_idle(*verb, "with --backend cuda", {"--profile"});
-    if (options->backend == "sim") refuse_idle(*verb, "with --backend sim", {"--gpus"});
     if (options->validate == 0) refuse_idle(*verb, "without --validate", {"--seed"});
     session.action = [&session, options] { return calibrate(session, *options); };
   });

@@ -21,8 +21,8 @@ Error unsupported(const char* what) {
 
 class SimProber final : public Prober {
  public:
-  explicit SimProber(model::Profile profile) : profile_(std::move(profile)) {
-    node_.gpus = std::max(2, profile_.node.gpus);
+  SimProber(model::Profile profile, int gpus) : profile_(std::move(profile)) {
+    node_.gpus = gpus > 0 ? gpus : std::max(2, profile_.node.gpus);
     node_.sms = profile_.node.sms;
     node_.nominal_ghz = kClockGhz;
     node_.gpu_name = "simulated " + profile_.node.description;
@@ -49,6 +49,20 @@ class SimProber final : public Prober {
   Result<SplitResult> split(const SplitRun&) override { return unsupported("tiles to claim"); }
 
  private:
+  /// A GPU receives no faster than one sends: what its senders share where they are many, in turn
+  /// over their targets.
+  static double share_of(const std::vector<Flow>& flows, const Flow& of) {
+    double most = 1;
+    for (const int target : of.targets) {
+      double load = 0;
+      for (const Flow& flow : flows)
+        load += static_cast<double>(std::count(flow.targets.begin(), flow.targets.end(), target)) /
+                static_cast<double>(flow.targets.size());
+      most = std::max(most, load);
+    }
+    return 1 / most;
+  }
+
   Result<FlowRecords> run_flow(const BurstRun& run, const Flow& flow) {
     sim::StoreOptions options;
     options.mechanism = run.mechanism;
@@ -59,6 +73,7 @@ class SimProber final : public Prober {
     if (!store) return store.error();
     const auto gpu = static_cast<std::size_t>(flow.source) % store->fabric.size();
     sim::EgressParameters fabric = store->fabric[gpu];
+    fabric.drain_rate *= share_of(run.flows, flow);
     sim::BurstLoop loop;
     loop.producers = store->order;
     if (!flow.sms.empty()) loop.producers = flow.sms;
@@ -120,8 +135,8 @@ class SimProber final : public Prober {
 
 }  // namespace
 
-std::unique_ptr<Prober> open_sim_prober(model::Profile profile) {
-  return std::make_unique<SimProber>(std::move(profile));
+std::unique_ptr<Prober> open_sim_prober(model::Profile profile, int gpus) {
+  return std::make_unique<SimProber>(std::move(profile), gpus);
 }
 
 }  // namespace xstage::cli

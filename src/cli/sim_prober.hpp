@@ -9,9 +9,10 @@
 
 namespace xstage::cli {
 
-/// A simulated node with the parameters of `profile`. It knows window and isolated runs of the
-/// mechanisms and thread counts of the profile; everything else is answered with kUnsupported.
-std::unique_ptr<probe::Prober> open_sim_prober(model::Profile profile);
+/// A simulated node of `gpus` GPUs (0: as many as the profile's node has) behind a switch, each
+/// with the parameters of `profile`. It knows window and isolated runs of the mechanisms and thread
+/// counts of the profile; everything else is answered with kUnsupported.
+std::unique_ptr<probe::Prober> open_sim_prober(model::Profile profile, int gpus = 0);
 
 /// The profile that ships with xstage, two H200: the default of `calibrate --backend sim`.
 const char* embedded_profile();

@@ -76,6 +76,25 @@ std::vector<Made> made(bool with_folds = false) {
 }
 
 // With XSTAGE_UPDATE_GOLDEN set, the lists are written instead of compared.
+TEST(Calibration, OfASimulatedNodeOfFourGpusHasAllPatterns) {
+  const auto four =
+      document(xstage({"calibrate", "--backend", "sim", "--quick", "--gpus", "0,1,2,3", "--json"}));
+  ASSERT_TRUE(four.contains("between_gpus")) << four;
+  EXPECT_EQ(four["profile"]["node"]["gpus"], 4);
+  const auto& found = four["between_gpus"];
+  EXPECT_EQ(found["pairs"].size(), 12u);
+  ASSERT_EQ(found["all_to_one"].size(), 4u);
+  const double rate = found["pairs"][0]["aggregate_gb_per_s"];
+  EXPECT_NEAR(found["all_to_one"][0]["aggregate_gb_per_s"].get<double>(), rate, 0.05 * rate);
+  EXPECT_NEAR(found["all_to_all"]["aggregate_gb_per_s"].get<double>(), 4 * rate, 0.2 * rate);
+  for (const auto& source : found["all_to_all"]["sources"]) EXPECT_EQ(source["peers"].size(), 3u);
+  for (const char* const gpus : {"0", "1,0", "0,2"}) {
+    const auto refused =
+        document(xstage({"calibrate", "--backend", "sim", "--gpus", gpus, "--json"}));
+    EXPECT_EQ(refused["error"]["field"], "--gpus") << gpus;
+  }
+}
+
 TEST(Documents, HaveTheKeysOfTheirFormat) {
   for (const Made& verb : made(true)) {
     SCOPED_TRACE(verb.name);

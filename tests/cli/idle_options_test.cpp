@@ -72,7 +72,6 @@ TEST(IdleOptions, AreErrorsThatNameBoth) {
       {"bench moe --cross-validate rows.json", {" --table peers", "--table", "--cross-validate"}},
       {"bench ulysses --table paper", {" --seq 4096", "--seq", "--table"}},
       {"calibrate --backend cuda", {" --profile PROFILE", "--profile", "--backend cuda"}},
-      {"calibrate --backend sim", {" --gpus 0,1", "--gpus", "--backend sim"}},
       {"calibrate --backend sim", {" --seed 4", "--seed", "--validate"}},
       {"validate --profile PROFILE --schedule-samples s.csv", {" --folds", "--folds", "--samples"}},
       {"validate --profile PROFILE --schedule-samples s.csv", {" --gpu 1", "--gpu", "--samples"}}};

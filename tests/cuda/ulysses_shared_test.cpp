@@ -162,5 +162,23 @@ TEST_F(UlyssesSharedGpu, U10TheDecisionIsJoint) {
   EXPECT_FALSE(layout::agreed(of_rank).ok());
 }
 
+// Every layer of bench's tables has a layout at four and eight ranks, and fits; no GPU takes part.
+TEST(UlyssesSizes, TheTablesFitAtFourAndEightRanks) {
+  const struct {
+    std::int64_t rows, heads_local, head_dim;
+  } shapes[] = {{65536, 4, 128}, {32768, 20, 128}, {7145, 12, 128},
+                {6144, 16, 128}, {32760, 20, 128}, {17776, 24, 64}};
+  for (const int ranks : {4, 8})
+    for (const auto& s : shapes) {
+      const UlyssesConfig c =
+          config_of(ranks, 1, s.rows, s.heads_local * ranks, s.heads_local * ranks, s.head_dim);
+      const auto valid = layout::checked(c);
+      ASSERT_TRUE(valid.ok()) << valid.error().message();
+      const auto layout = layout::UlyssesLayout::make(c);
+      EXPECT_LT(layout.symmetric_bytes + layout.workspace_bytes, 20'000'000'000)
+          << ranks << " ranks, " << s.rows;
+    }
+}
+
 }  // namespace
 }  // namespace xstage::ulysses

@@ -114,12 +114,16 @@ class Run {
     more_findings();
   }
 
-  /// Groups are part of what is simulated, and there is nothing beside the bursts to find.
+  /// Groups are part of what is simulated, and beside the bursts there are only the other GPUs to
+  /// find.
   void simulated_steps() {
     const bool complete = campaign_.carry_out(calibration_plan(prober_.node(), {}));
     campaign_.mark_clocks();
     rates();
-    if (complete) fit();
+    if (!complete) return;
+    fit();
+    tell("between_gpus");
+    out_.findings["between_gpus"] = between_gpus(prober_);
   }
 
   void tell(const char* what) const {
