@@ -190,7 +190,7 @@ void held_sm(const Sizes& z, std::uint64_t seed) {
   check(cudaGetDeviceProperties(&gpu, 0), "properties");
   // One SM more than the ranks leave.
   const int left = gpu.multiProcessorCount - b.config().workers * z.ranks_per_gpu;
-  hold<<<left + 1, 32, kBytes, other>>>(1'200'000'000);
+  hold<<<left + 1, 32, kBytes, other>>>(800'000'000);
   check(cudaGetLastError(), "hold");
   std::this_thread::sleep_for(milliseconds(20));
   const auto begin = std::chrono::steady_clock::now();

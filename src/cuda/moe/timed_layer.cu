@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "cuda/gate.cuh"
 #include "cuda/moe/block.cuh"
 #include "cuda/moe/cublas_gemm.hpp"
 #include "cuda/moe/fill.cuh"
@@ -28,7 +29,10 @@ std::string gigabytes(std::int64_t bytes) {
 class GpuTimedLayer : public TimedLayer {
  public:
   ~GpuTimedLayer() override {
-    if (!hung_) return;
+    if (!hung_) {
+      cudaFreeHost(gate_);
+      return;
+    }
     if (layer_) new Layer(std::move(*layer_));
     memory_.abandon();
   }
@@ -41,6 +45,7 @@ class GpuTimedLayer : public TimedLayer {
     if (const auto layout = check_layer(config); !layout) return layout.error();
     XSTAGE_TRY(check_memory(config));
     ranks_.resize(static_cast<std::size_t>(config.ranks));
+    XSTAGE_CUDA_TRY(cudaHostAlloc(&gate_, sizeof *gate_, cudaHostAllocPortable));
     std::vector<int> gpus;
     std::vector<RankWeights> weights;
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -294,6 +299,7 @@ class GpuTimedLayer : public TimedLayer {
     XSTAGE_TRY(put(memory_.allocate<std::uint64_t>(gpu, c.workers * kMarks), rank.marks));
     XSTAGE_TRY(put(memory_.allocate<std::uint64_t>(gpu, 1), rank.claimed));
     XSTAGE_TRY(put(memory_.allocate<std::uint8_t>(gpu, kFlushBytes), rank.flush));
+    XSTAGE_CUDA_TRY(cuda::load_gate());
     XSTAGE_TRY(put(memory_.stream(gpu), rank.stream));
     rank.begin.resize(kMostLaunches);
     rank.end.resize(kMostLaunches);
@@ -358,12 +364,26 @@ class GpuTimedLayer : public TimedLayer {
     return true;
   }
 
+  /// One thread enqueues for all ranks: behind the gate none of them begins before the last one's
+  /// launch is there, which at eight ranks takes as long as a short layer. Behind the warm-up,
+  /// whose kernels may have to be loaded, which waits for running ones.
+  Result<bool> close_streams() {
+    for (std::size_t r = 0; r < ranks_.size(); ++r) {
+      XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
+      cuda::gate<<<1, 1, 0, streams_[r]>>>(gate_);
+      XSTAGE_CUDA_TRY(cudaGetLastError());
+    }
+    return true;
+  }
+
   /// Times of what `launch` starts on every rank's stream, the slowest rank's; all ranks have
   /// queued their launches before the first one is waited for.
   Result<std::vector<double>> take_times(int warm_up, int launches, bool cold,
                                          const std::function<Result<bool>()>& launch) {
     launches = std::min(launches, kMostLaunches);
+    const Gate closed(gate_);
     for (int i = -warm_up; i < launches; ++i) {
+      if (i == 0) XSTAGE_TRY(close_streams());
       for (std::size_t r = 0; r < ranks_.size(); ++r) {
         XSTAGE_CUDA_TRY(cudaSetDevice(static_cast<int>(r)));
         if (cold) XSTAGE_CUDA_TRY(cudaMemsetAsync(ranks_[r].flush, 1, kFlushBytes, streams_[r]));
@@ -377,6 +397,7 @@ class GpuTimedLayer : public TimedLayer {
         XSTAGE_CUDA_TRY(cudaEventRecord(ranks_[r].end[static_cast<std::size_t>(i)], streams_[r]));
       }
     }
+    closed.open();
     XSTAGE_TRY(wait_idle());
     std::vector<double> out(static_cast<std::size_t>(launches), 0);
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
@@ -390,7 +411,19 @@ class GpuTimedLayer : public TimedLayer {
     return out;
   }
 
+  /// Closed while it lives, unless it is opened before.
+  class Gate {
+   public:
+    explicit Gate(volatile std::uint32_t* word) : word_(word) { *word_ = 0; }
+    ~Gate() { open(); }
+    void open() const { *word_ = 1; }
+
+   private:
+    volatile std::uint32_t* word_;
+  };
+
   bool hung_ = false;
+  std::uint32_t* gate_ = nullptr;
   GpuMemory memory_;
   std::vector<Rank> ranks_;
   std::vector<RankInput> inputs_;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "cuda/gate.cuh"
 #include "cuda/probe/check.cuh"
 #include "cuda/ptx/clock.cuh"
 #include "cuda/ulysses/attention.hpp"
@@ -18,13 +19,6 @@ namespace xstage::ulysses {
 namespace {
 
 using layout::TensorView;
-
-/// Streams wait here until the host lets all of them go, so that ranks begin together although one
-/// thread enqueues for them one after the other. It ends by itself after two seconds.
-__global__ void gate(const volatile std::uint32_t* open) {
-  const std::uint64_t begin = ptx::globaltimer();
-  while (*open == 0 && ptx::globaltimer() - begin < 2'000'000'000) __nanosleep(100);
-}
 
 /// The clock of every SM, by its number: one block fits on each at a time.
 constexpr std::int64_t kMaxSms = 1024;
@@ -223,7 +217,7 @@ class CudaGroup final : public Group {
         Rank& r = at(rank);
         XSTAGE_CUDA_TRY(cudaSetDevice(gpu_of(rank)));
         auto* const stamps = r.stamps.get<std::uint64_t>();
-        gate<<<1, 1, 0, r.stream>>>(gate_);
+        cuda::gate<<<1, 1, 0, r.stream>>>(gate_);
         stamp_clocks<<<r.sms, 1, kStampBytes, r.stream>>>(stamps);
         XSTAGE_CUDA_TRY(cudaEventRecord(r.begin, r.stream));
         for (int i = 0; i < launches; ++i)
@@ -340,8 +334,7 @@ class CudaGroup final : public Group {
         return reached;
     }
     Rank& r = at(rank);
-    cudaFuncAttributes attributes{};  // loads it, as launch.cuh says why
-    XSTAGE_CUDA_TRY(cudaFuncGetAttributes(&attributes, gate));
+    XSTAGE_CUDA_TRY(cuda::load_gate());
     XSTAGE_CUDA_TRY(cudaFuncSetAttribute(stamp_clocks, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          kStampBytes));
     r.sms = properties.multiProcessorCount;
