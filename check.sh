@@ -71,5 +71,5 @@ for stage in "${stages[@]}"; do
 done
 
 echo
-python3 scripts/test_summary.py "$results" | tee "$results/summary.txt"
+python3 scripts/test_summary.py "$results" build | tee "$results/summary.txt"
 [ $failed = no ] || die "something failed; the failed tests are named above"

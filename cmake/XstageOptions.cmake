@@ -23,6 +23,12 @@ if(NOT XSTAGE_CUDA STREQUAL "off")
     message(FATAL_ERROR "XSTAGE_CUDA is on, but nvcc is not found")
   endif()
 endif()
+# For the summary of check.sh: who compiled the kernels; empty where nobody did.
+if(XSTAGE_CUDA_ON)
+  set(XSTAGE_CUDA_BUILT_BY "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}" CACHE INTERNAL "")
+else()
+  set(XSTAGE_CUDA_BUILT_BY "" CACHE INTERNAL "")
+endif()
 message(STATUS "xstage: CUDA room ${XSTAGE_CUDA_ON}")
 
 set(XSTAGE_SANITIZE "" CACHE STRING "Sanitizers for all targets, as in -fsanitize=")

@@ -1,6 +1,8 @@
 """Adds up the JUnit files of a check and says what was skipped and why.
 
-usage: test_summary.py DIR
+usage: test_summary.py DIR BUILD
+
+BUILD is the build that was tested: the summary says whether it has the kernels.
 
 The last line is 'N passed, N failed, N skipped'. A test says why it skipped in its first words
 after the colon: 'needs a GPU' is counted apart, since it is what differs between machines.
@@ -27,6 +29,15 @@ def verdict(case):
     return "passed"
 
 
+def kernels(build):
+    """Whether the CUDA room was built, and what to do where it was not."""
+    for line in (build / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith("XSTAGE_CUDA_BUILT_BY:INTERNAL=") and not line.endswith("="):
+            return f"The GPU kernels were compiled, by {line.split('=', 1)[1]}."
+    return ("The GPU kernels were NOT compiled, for want of nvcc; nothing here speaks of them. To have them: "
+            "install NVIDIA's CUDA toolkit (nvcc in PATH or in /usr/local/cuda), then run this again.")
+
+
 def main():
     # A test may run in several stages (another build, a machine that meanwhile has a browser): it
     # failed if it failed in one, and passed if it then passed in one.
@@ -50,6 +61,7 @@ def main():
         if now == "failed":
             print(f"failed: {name}")
     gpu = sum(len(names) for why, names in skipped.items() if why.startswith("needs a GPU"))
+    print(kernels(pathlib.Path(sys.argv[2])))
     print(f"{gpu} tests were skipped for want of a GPU.")
     print(f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped")
     return 1 if count["failed"] or not count["passed"] else 0
