@@ -24,9 +24,9 @@ ctest --preset asan --parallel "$(nproc)" -E '^(Browser|Readme|Speed)\.' --outpu
 
 export TSAN_OPTIONS=halt_on_error=1
 part "ThreadSanitizer: build"
-build tsan cpu_test sync_test
+build tsan cpu_test sync_test preparation_test
 part "ThreadSanitizer: tests"
-ctest --preset tsan -R '^(Moe|MoeFailure|Ulysses|Wait|Barrier|Arrivals)\.' -E 'UnusualSizes' \
+ctest --preset tsan -R '^(Moe|MoeFailure|Ulysses|Wait|Barrier|Arrivals|InParallel|Preparation)\.' -E 'UnusualSizes' \
   --parallel "$(nproc)" --output-junit "$results/tsan.xml" || failed=yes
 part "done"
 [ $failed = no ] || die "tests failed under a sanitizer; they are named above"

@@ -3,15 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
-#include <functional>
-#include <future>
 #include <memory>
 #include <optional>
 #include <set>
@@ -20,9 +18,11 @@
 #include "cli/bench.hpp"
 #include "cli/bench_moe_fit.hpp"
 #include "cli/bench_moe_plan.hpp"
+#include "cli/bench_moe_rows.hpp"
 #include "cli/fused_fit.hpp"
 #include "cli/inputs.hpp"
 #include "cli/outputs.hpp"
+#include "cli/preparation.hpp"
 #include "cli/provenance.hpp"
 #include "cli/typed_options.hpp"
 #include "cuda/build_info.hpp"
@@ -57,36 +57,6 @@ struct Prepared {
   json choice;
   double link_us = 0;                  ///< of the busiest rank's results
   double start_us = 0, landed_us = 0;  ///< predicted: until tiles begin; until tokens are there
-};
-
-/// Drawing routings and simulating takes longer than measuring: all cores do it while the GPUs
-/// work.
-class Preparation {
- public:
-  using Make = std::function<Result<Prepared>(std::size_t)>;
-  Preparation(std::vector<std::size_t> wanted, std::size_t count, Make make) : rows_(count) {
-    for (std::size_t i = 0; i < rows_.size(); ++i) futures_.push_back(rows_[i].get_future());
-    worker_ = std::jthread([this, wanted = std::move(wanted), make = std::move(make)] {
-      in_parallel(wanted.size(), [&](std::size_t i) {
-        const std::size_t row = wanted[i];
-        try {
-          rows_[row].set_value(stop_ ? Error{ErrorKind::kInterrupted, "stopped", {}, {}, {}}
-                                     : make(row));
-        } catch (...) {
-          rows_[row].set_exception(std::current_exception());
-        }
-      });
-    });
-  }
-  ~Preparation() { stop_ = true; }
-  /// Waits for it. Once a row.
-  Result<Prepared> take(std::size_t row) { return futures_[row].get(); }
-
- private:
-  std::vector<std::promise<Result<Prepared>>> rows_;
-  std::vector<std::future<Result<Prepared>>> futures_;
-  std::atomic<bool> stop_{false};
-  std::jthread worker_;
 };
 
 class MoeBench {
@@ -216,29 +186,16 @@ class MoeBench {
     return 0;
   }
 
-  static std::string key_of(const json& row) {
-    return fmt::format(
-        "{} {} {} {} {}", row["layer"]["shape"].get<std::string>(),
-        row["layer"].value("weights", "w8a8"), row["layer"]["routing"].get<std::string>(),
-        row["layer"]["tokens"].get<std::int64_t>(), row["layer"]["ranks"].get<int>());
-  }
-
   /// Rows that an interrupted run of the same table on the same kernel left in --out.
   void take_up() {
     if (options_.out.empty() || options_.table.empty()) return;
+    // A pipe would wait for its writer.
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(options_.out, ignored)) return;
     std::ifstream in(options_.out);
-    if (!in) return;
-    const json before = json::parse(in, nullptr, false);
-    // Pointers, since a file that another program wrote may lack either key.
-    const json::json_pointer digest("/provenance/kernel_digest");
-    if (!before.is_object() || before.value("table", json()) != document_["table"] ||
-        before.value("ok", true) || !before.contains(digest) || !before.contains("rows") ||
-        before[digest] != document_[digest])
-      return;
-    for (const json& row : before["rows"]) {
-      done_.insert(key_of(row));
-      document_["rows"].push_back(row);
-    }
+    const std::string before(std::istreambuf_iterator<char>(in), {});
+    for (json& row : rows_to_take_up(before, document_))
+      if (done_.insert(key_of_row(row)).second) document_["rows"].push_back(std::move(row));
     if (!done_.empty())
       console_.log(fmt::format("{} rows of {} are taken up", done_.size(), options_.out));
   }
@@ -257,9 +214,11 @@ class MoeBench {
     document_["ok"] = false;
     std::vector<std::size_t> wanted;
     for (std::size_t i = 0; i < plan.layers.size(); ++i)
-      if (!done_.contains(key_of({{"layer", to_json(plan.layers[i])}}))) wanted.push_back(i);
-    Preparation prepared(wanted, plan.layers.size(),
-                         [&plan, this](std::size_t i) { return prepare(plan, plan.layers[i]); });
+      if (!done_.contains(key_of_row({{"layer", to_json(plan.layers[i])}}))) wanted.push_back(i);
+    // Drawing routings and simulating takes longer than measuring: all cores do it meanwhile.
+    Preparation<Prepared> prepared(wanted, plan.layers.size(), [&plan, this](std::size_t i) {
+      return prepare(plan, plan.layers[i]);
+    });
     for (std::size_t i = 0; i < plan.layers.size();) {
       std::size_t end = i;
       std::int64_t most = 0;
@@ -268,7 +227,7 @@ class MoeBench {
            ++end) {
         most = std::max(most, plan.layers[end].tokens);
         json described = {{"layer", to_json(plan.layers[end])}};
-        open = open || !done_.contains(key_of(described));
+        open = open || !done_.contains(key_of_row(described));
       }
       if (open)
         if (auto done = measure_layers(plan, prepared, i, end, most); !done) return done;
@@ -312,8 +271,8 @@ class MoeBench {
     return out;
   }
 
-  Result<bool> measure_layers(const MoeBenchPlan& plan, Preparation& prepared, std::size_t begin,
-                              std::size_t end, std::int64_t most) {
+  Result<bool> measure_layers(const MoeBenchPlan& plan, Preparation<Prepared>& prepared,
+                              std::size_t begin, std::size_t end, std::int64_t most) {
     const MoeLayer& first = plan.layers[begin];
     layout::MoeConfig config;
     config.ranks = first.ranks;
@@ -334,7 +293,7 @@ class MoeBench {
                    {}};
     for (std::size_t i = begin; i < end; ++i) {
       json row = {{"layer", to_json(plan.layers[i])}};
-      if (done_.contains(key_of(row))) continue;
+      if (done_.contains(key_of_row(row))) continue;
       if (interrupted)
         return Error{ErrorKind::kInterrupted, "interrupted; what was measured is kept", {}, {}, {}};
       const auto ready = prepared.take(i);
@@ -370,7 +329,7 @@ class MoeBench {
     Products products;
     if (auto done = measure_rounds(plan, timed, cover, blocks, products); !done) {
       Error error = done.error();
-      error.what += fmt::format(" ({})", key_of(row));
+      error.what += fmt::format(" ({})", key_of_row(row));
       return error;
     }
     std::string line;
@@ -543,13 +502,14 @@ class MoeBench {
         errors.push_back(std::abs(error));
         if (errors.back() > worst_error) {
           worst_error = errors.back();
-          worst_run = key_of(row);
+          worst_run = key_of_row(row);
         }
       }
       if (best == 0 || chosen == 0) continue;
       if (chosen / best > worst_auto) {
         worst_auto = chosen / best;
-        worst_row = fmt::format("{} (spread of its launches {:.1f} %)", key_of(row), 100 * spread);
+        worst_row =
+            fmt::format("{} (spread of its launches {:.1f} %)", key_of_row(row), 100 * spread);
       }
     }
     if (errors.empty()) return;

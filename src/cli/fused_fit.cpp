@@ -210,18 +210,6 @@ json to_json(const plan::FusedProducts& products) {
 
 }  // namespace
 
-void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  const auto run = [&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < count;) work(i);
-  };
-  std::vector<std::jthread> helpers;
-  const std::size_t threads =
-      std::min<std::size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
-  for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(run);
-  run();
-}
-
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing) {
   if (layer.weights != shapes::WeightFormat::kW8A8)

@@ -2,10 +2,10 @@
 // predictions.
 #pragma once
 
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/in_parallel.hpp"
 #include "cli/layer_options.hpp"
 #include "cli/moe_simulation.hpp"
 #include "xstage/model/profile.hpp"
@@ -30,8 +30,5 @@ Result<nlohmann::json> fit_fused_times(const model::Profile& profile, const nloh
 /// others, what it predicts for the runs that were left out, and what `auto` would have taken of
 /// them, beside the measured times.
 Result<nlohmann::json> cross_validate(const model::Profile& profile, const nlohmann::json& rows);
-
-/// Calls `work(i)` for every i below `count`, on as many threads as there are cores.
-void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work);
 
 }  // namespace xstage::cli

@@ -110,12 +110,5 @@ TEST(FusedFit, TheSameGroupGetsTheSameChoice) {
   EXPECT_GE(once.candidates.size(), 2u);
 }
 
-TEST(InParallel, DoesEveryPieceOnce) {
-  std::vector<std::atomic<int>> done(1000);
-  in_parallel(done.size(), [&](std::size_t i) { ++done[i]; });
-  for (const auto& count : done) EXPECT_EQ(count, 1);
-  in_parallel(0, [](std::size_t) { FAIL(); });
-}
-
 }  // namespace
 }  // namespace xstage::cli
