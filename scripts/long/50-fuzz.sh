@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
-# libFuzzer on every reader of files, five minutes each
+# libFuzzer on every reader of files, forty minutes of one core in all
 # limit: 2400 s
-# XSTAGE_FUZZ_SECONDS: another time for each; a reader's name as second argument: that one alone.
+# XSTAGE_FUZZ_SECONDS: another time for all together; a reader's name as second argument: that one alone.
 # XSTAGE_FUZZ_SEED: other inputs; by default a change meets those that the one before it met.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-seconds=${XSTAGE_FUZZ_SECONDS:-300} seed=${XSTAGE_FUZZ_SEED:-20260725}
+together=${XSTAGE_FUZZ_SECONDS:-2400} seed=${XSTAGE_FUZZ_SEED:-20260725}
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 install_missing clang++-19=clang-19 libclang-rt-19-dev
 
-readers=()
+readers=() known=0
 for source in tests/fuzz/fuzz_*.cpp; do
+  known=$((known + 1))
   reader=$(basename "$source" .cpp)
   if [ $# -lt 2 ] || [ "fuzz_$2" = "$reader" ]; then readers+=("$reader"); fi
 done
 [ ${#readers[@]} -gt 0 ] || die "there is no reader '$2'"
+# Another reader takes its time from the others': the stage does not grow with their number.
+seconds=$((together / known))
+[ "$seconds" -ge 1 ] || die "XSTAGE_FUZZ_SECONDS is $together; allowed: $known (the readers) or more"
 build asan "${readers[@]}"
 printf '%d readers, %d s each, %d at a time: %s (%d s)\n' ${#readers[@]} "$seconds" "$(nproc)" \
   "${readers[*]#fuzz_}" "$SECONDS"
