@@ -103,6 +103,68 @@ int xstage_ulysses_recover(xstage_ulysses* layer, char* message, size_t size);
 /* The stream must have ended. */
 void xstage_ulysses_close(xstage_ulysses* layer);
 
+/* ---- Fused expert-parallel MoE layer: one process a rank, 1 to 8 ranks of a node ---- */
+
+enum xstage_moe_format { XSTAGE_MOE_W8A8 = 0, XSTAGE_MOE_BF16 = 1 };
+enum xstage_moe_order { XSTAGE_MOE_WAVE = 0, XSTAGE_MOE_INTERLEAVED = 1 };
+
+/* The same on every rank but for `rank`. Rank e / (experts / ranks) has expert e. */
+typedef struct xstage_moe_config {
+  int32_t ranks, rank, topk;
+  int32_t format;                         /* enum xstage_moe_format */
+  int64_t experts, hidden, intermediate;  /* hidden a multiple of 256, intermediate of 128 */
+  int64_t capacity;                       /* the most tokens that a rank brings to a call */
+  int64_t tokens;                         /* that it brings as a rule: 1 to capacity */
+  int32_t workers;                        /* thread blocks: the SMs of the GPUs */
+  int32_t order;                          /* enum xstage_moe_order */
+  int64_t group_or_lead; /* experts in a group of the wave, or rows of 128 tokens by which Linear-1
+                            runs ahead; 0: what suits `tokens`, filled in by xstage_moe_bytes() */
+  float clamp;           /* of SwiGLU: gate from above, up on both sides; 0: none */
+} xstage_moe_config;
+
+/* One rank's experts, in its GPU's memory, the caller's, 16-byte aligned. w8a8: e4m3 with fp32
+ * scales, value = code * scale of its block of 128 x 128. bf16: without scales. */
+typedef struct xstage_moe_weights {
+  const void* w1;         /* [local experts][2 * intermediate][hidden], gate rows before up rows */
+  const float* w1_scales; /* [local experts][2 * intermediate / 128][hidden / 128] */
+  const void* w2;         /* [local experts][hidden][intermediate] */
+  const float* w2_scales; /* [local experts][hidden / 128][intermediate / 128] */
+} xstage_moe_weights;
+
+typedef struct xstage_moe xstage_moe; /* one rank of one layer */
+
+/* The order that is predicted to be the fastest for `config->tokens` a rank, of balanced routing, on
+ * two H200 (w8a8 alone); sets `order` and `group_or_lead`, and says why in `reason` (`reason_size`
+ * bytes). Asks no device; takes milliseconds to seconds of the host. */
+int xstage_moe_choose(xstage_moe_config* config, char* reason, size_t reason_size, char* message,
+                      size_t size);
+
+/* As xstage_ulysses_bytes(). */
+int xstage_moe_bytes(xstage_moe_config* config, int64_t* symmetric, int64_t* workspace,
+                     char* message, size_t size);
+
+/* As xstage_ulysses_open(); buffers begin at multiples of 256 bytes and need no particular content.
+ * Every rank has been opened before any of them launches. */
+int xstage_moe_open(const xstage_moe_config* config, int32_t device, void* const* symmetric,
+                    void* workspace, const xstage_moe_weights* weights, uint64_t first_limit_ns,
+                    uint64_t wait_limit_ns, xstage_moe** layer, char* message, size_t size);
+
+/* out[t] = addend[t] + sum over slots j of weights[t][j] * W2 swiglu(W1 x[t]) of expert
+ * experts[t][j], for `tokens` own tokens, 0 to capacity. x, addend (or null) and out are bf16
+ * [tokens][hidden], experts int32 [tokens][topk] with -1 for none, weights fp32 [tokens][topk]; all
+ * dense. All ranks call it equally often. Errors as xstage_ulysses_forward(); an expert id out of
+ * range ends the launch of all ranks and is told by the next call. */
+int xstage_moe_forward(xstage_moe* layer, int64_t tokens, const void* x, const int32_t* experts,
+                       const float* weights, const void* addend, void* out, void* stream,
+                       char* message, size_t size);
+
+/* How the calls so far ended. Waits for `stream`. */
+int xstage_moe_check(xstage_moe* layer, void* stream, char* message, size_t size);
+
+/* As those of xstage_ulysses. */
+int xstage_moe_recover(xstage_moe* layer, char* message, size_t size);
+void xstage_moe_close(xstage_moe* layer);
+
 #ifdef __cplusplus
 }
 #endif

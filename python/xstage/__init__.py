@@ -2,6 +2,7 @@
 
     attention        attention forward on one GPU
     UlyssesAttention the same over a process group, its All-to-All fused into the kernel
+    MoeLayer         a fused expert-parallel MoE layer; quantise_weights makes its w8a8 weights
 
 Errors are `Error` and its kinds `BadInput`, `Unsupported`, `WaitTimeout`. Shapes, units and errors:
 docs/python.md. The operators need PyTorch with CUDA, which is imported when one is first used.
@@ -10,7 +11,8 @@ docs/python.md. The operators need PyTorch with CUDA, which is imported when one
 from ._errors import BadInput, Error, Unsupported, WaitTimeout
 from ._library import version as __version__
 
-_OPERATORS = {"attention": "_attention", "UlyssesAttention": "_ulysses"}
+_OPERATORS = {"attention": "_attention", "UlyssesAttention": "_ulysses", "MoeLayer": "_moe",
+              "quantise_weights": "_moe"}
 
 __all__ = ["BadInput", "Error", "Unsupported", "WaitTimeout", "__version__", *_OPERATORS]
 

@@ -4,7 +4,7 @@ import ctypes
 import os
 import threading
 
-from ._errors import Error, raise_for
+from ._errors import raise_for
 
 ABI = 1
 
@@ -18,6 +18,13 @@ class UlyssesConfig(ctypes.Structure):
                 ("segments", _int), ("type", _int), ("scale", ctypes.c_float)]
 
 
+class MoeConfig(ctypes.Structure):
+    _fields_ = [("ranks", _int), ("rank", _int), ("topk", _int), ("format", _int),
+                ("experts", _long), ("hidden", _long), ("intermediate", _long), ("capacity", _long),
+                ("tokens", _long), ("workers", _int), ("order", _int), ("group_or_lead", _long),
+                ("clamp", ctypes.c_float)]
+
+
 _SIGNATURES = {
     "xstage_attention": [_int, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer,
                          ctypes.c_float, _int, _pointer],
@@ -26,6 +33,13 @@ _SIGNATURES = {
     "xstage_ulysses_forward": [_pointer, _pointer, _pointer, _pointer, _pointer, _pointer],
     "xstage_ulysses_check": [_pointer],
     "xstage_ulysses_recover": [_pointer],
+    "xstage_moe_choose": [_pointer, ctypes.c_char_p, ctypes.c_size_t],
+    "xstage_moe_bytes": [_pointer, _pointer, _pointer],
+    "xstage_moe_open": [_pointer, _int, _pointer, _pointer, _pointer, ctypes.c_uint64,
+                        ctypes.c_uint64, _pointer],
+    "xstage_moe_forward": [_pointer, _long, _pointer, _pointer, _pointer, _pointer, _pointer, _pointer],
+    "xstage_moe_check": [_pointer, _pointer],
+    "xstage_moe_recover": [_pointer],
 }
 
 
@@ -39,8 +53,8 @@ def _load():
         raise ImportError(f"{path} has ABI {library.xstage_abi()}, this package needs {ABI}: "
                           "install one wheel over the other, not parts of two")
     library.xstage_version.restype = ctypes.c_char_p
-    library.xstage_ulysses_close.argtypes = [_pointer]
-    library.xstage_ulysses_close.restype = None
+    for close in (library.xstage_ulysses_close, library.xstage_moe_close):
+        close.argtypes, close.restype = [_pointer], None
     for name, arguments in _SIGNATURES.items():
         getattr(library, name).argtypes = arguments + _tail
     return library
@@ -69,6 +83,13 @@ ulysses_forward = _library.xstage_ulysses_forward
 ulysses_check = _library.xstage_ulysses_check
 ulysses_recover = _library.xstage_ulysses_recover
 ulysses_close = _library.xstage_ulysses_close
+moe_choose = _library.xstage_moe_choose
+moe_bytes = _library.xstage_moe_bytes
+moe_open = _library.xstage_moe_open
+moe_forward = _library.xstage_moe_forward
+moe_check = _library.xstage_moe_check
+moe_recover = _library.xstage_moe_recover
+moe_close = _library.xstage_moe_close
 call = _call
 
 _Nine = ctypes.c_int64 * 9
@@ -78,5 +99,3 @@ def tensor(t):
     """struct xstage_tensor: address, four sizes, four strides."""
     return _Nine(t.data_ptr(), *t.shape, *t.stride())
 
-
-__all__ = ["Error", "UlyssesConfig", "call", "tensor", "version"]

@@ -1,38 +1,27 @@
 """Ulysses attention over a process group."""
 
-import contextlib
 import ctypes
-import weakref
 from typing import Optional, Sequence
 
 import torch
 import torch.distributed as dist
 
 from . import _library
-from ._checks import MAX_RANKS, TYPES, check_heads, check_shape, check_tensor
-from ._errors import BadInput, Error, bad_input
-
-_layers = weakref.WeakValueDictionary()
-_next_number = 0
-
-
-def _layer(number):
-    layer = _layers.get(number)
-    if layer is None or layer._handle is None:
-        raise bad_input("the layer has been closed", "layer", number, "one that is open")
-    return layer
+from ._checks import TYPES, check_heads, check_shape, check_tensor
+from ._errors import bad_input
+from ._group import GroupLayer, layer_of
 
 
 @torch.library.custom_op(
     "xstage::ulysses_attention", mutates_args=(), device_types=("cuda", "cpu"),
     schema="(Tensor q, Tensor k, Tensor v, int layer) -> Tensor")
 def _ulysses_attention(q, k, v, layer):
-    return _layer(layer)._launch(q, k, v)
+    return layer_of(layer)._launch(q, k, v)
 
 
 @_ulysses_attention.register_fake
 def _(q, k, v, layer):
-    _layer(layer)._check(q, k, v)
+    layer_of(layer)._check(q, k, v)
     return torch.empty(q.shape, dtype=q.dtype, device=q.device)
 
 
@@ -57,7 +46,7 @@ def _table(sequence, ranks, shards, text_rows):
     return table, shards
 
 
-class UlyssesAttention(torch.nn.Module):
+class UlyssesAttention(GroupLayer):
     """Attention whose sequence is sharded over the ranks of a group: Q, K and V rows go to the rank
     of their heads, and each finished tile of the output straight to the rank that owns its rows.
 
@@ -84,44 +73,25 @@ class UlyssesAttention(torch.nn.Module):
     device       this rank's GPU; None: the current one
     """
 
+    _functions = {"close": _library.ulysses_close, "recover": _library.ulysses_recover}
+
     def __init__(self, group: Optional[dist.ProcessGroup] = None, *, sequence: int, heads: int,
                  head_dim: int, kv_heads: Optional[int] = None, batch: int = 1,
                  dtype: torch.dtype = torch.bfloat16, shards: Optional[Sequence[int]] = None,
                  text_rows: int = 0, scale: Optional[float] = None, key_padding: bool = False,
                  wait_seconds: float = 30.0, device: Optional[torch.device] = None):
-        super().__init__()
-        self._handle = None
-        if not dist.is_available() or not dist.is_initialized():
-            raise bad_input("there is no process group yet", "group", group,
-                            "one made after torch.distributed.init_process_group()")
-        self.group = dist.group.WORLD if group is None else group
-        self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        super().__init__(group, device, wait_seconds)
         self.sequence, self.heads, self.head_dim = sequence, heads, head_dim
         self.kv_heads = heads if kv_heads is None else kv_heads
         self.batch, self.dtype, self.text_rows = batch, dtype, text_rows
-        if device is None and torch.cuda.is_available():
-            device = torch.cuda.current_device()
-        self.device = torch.device("cuda" if device is None else device)
-        error = None
-        try:
-            config = self._configure(shards, scale, wait_seconds)
-        except Error as failure:
-            config, error = None, failure
-        self._agree(error)
-        self._open(config, key_padding, wait_seconds)
+        self.key_lengths = None
+        self._set_up(lambda: self._configure(shards, scale, key_padding),
+                     lambda pointers, handle: self._open(pointers, handle, key_padding))
 
-    def _configure(self, shards, scale, wait_seconds):
-        if not 1 <= self.ranks <= MAX_RANKS:
-            raise bad_input("a layer has the ranks of one node", "group", f"{self.ranks} ranks",
-                            f"1 to {MAX_RANKS}")
+    def _configure(self, shards, scale, key_padding):
         if self.dtype not in TYPES:
             raise bad_input("this type has no kernel", "dtype", self.dtype,
                             "torch.bfloat16, torch.float16")
-        if self.device.type != "cuda" or self.device.index is None:
-            raise bad_input("a layer needs a GPU", "device", self.device, "cuda:N")
-        if not wait_seconds > 0 or wait_seconds > 3600:
-            raise bad_input("the limit of a wait is out of range", "wait_seconds", wait_seconds,
-                            "above 0, at most 3600")
         for name in ("sequence", "heads", "batch"):
             if getattr(self, name) < 1:
                 raise bad_input("a size is out of range", name, getattr(self, name), "1 or more")
@@ -132,73 +102,26 @@ class UlyssesAttention(torch.nn.Module):
         self._kv_shape = (self.batch, self.rows, self.kv_heads, self.head_dim)
         flat = [number for segment in table for number in segment]
         self._table = (ctypes.c_int64 * len(flat))(*flat)
-        config = _library.UlyssesConfig(
+        self._config = _library.UlyssesConfig(
             self.ranks, self.rank, self.batch, self.heads, self.kv_heads, self.head_dim,
             self.sequence, ctypes.cast(self._table, ctypes.c_void_p), len(table),
             TYPES[self.dtype], 0.0 if scale is None else float(scale))
         symmetric, workspace = ctypes.c_int64(), ctypes.c_int64()
-        _library.call(_library.ulysses_bytes, ctypes.byref(config), ctypes.byref(symmetric),
+        _library.call(_library.ulysses_bytes, ctypes.byref(self._config), ctypes.byref(symmetric),
                       ctypes.byref(workspace))
-        self.symmetric_bytes, self.workspace_bytes = symmetric.value, workspace.value
-        self.bytes = self.symmetric_bytes + self.workspace_bytes
-        return config
+        values = {name: getattr(self, name) for name in ("sequence", "heads", "kv_heads", "head_dim",
+                                                         "batch", "shards", "text_rows")}
+        return ({**values, "dtype": str(self.dtype), "scale": scale, "key_padding": key_padding},
+                (symmetric.value, workspace.value))
 
-    def _agree(self, error):
-        """Every rank raises where one must: nobody is left waiting in a collective call."""
-        mine = (str(error) if error else None,
-                None if error else {"sequence": self.sequence, "heads": self.heads,
-                                    "kv_heads": self.kv_heads, "head_dim": self.head_dim,
-                                    "batch": self.batch, "dtype": str(self.dtype),
-                                    "shards": self.shards, "text_rows": self.text_rows})
-        of_rank = [None] * self.ranks
-        here = self.device if torch.cuda.is_available() and self.device.type == "cuda" else None
-        with torch.cuda.device(here) if here else contextlib.nullcontext():
-            dist.all_gather_object(of_rank, mine, group=self.group)
-        if error:
-            raise error
-        for rank, (message, _) in enumerate(of_rank):
-            if message:
-                raise BadInput(f"rank {rank} refused its arguments: {message}")
-        for name, value in of_rank[0][1].items():
-            for rank, (_, values) in enumerate(of_rank):
-                if values[name] != value:
-                    raise bad_input("the ranks were given different layers", name,
-                                    f"{value} on rank 0, {values[name]} on rank {rank}",
-                                    "the same on all ranks")
-
-    def _open(self, config, key_padding, wait_seconds):
-        import torch.distributed._symmetric_memory as symmetric_memory
-
-        with torch.cuda.device(self.device):
-            self._buffer = symmetric_memory.empty(self.symmetric_bytes, dtype=torch.uint8,
-                                                  device=self.device)
-            peers = symmetric_memory.rendezvous(self._buffer, self.group)
-            self._peers = peers
-            self._buffer.zero_()
-            self._workspace = torch.zeros(self.workspace_bytes, dtype=torch.uint8,
-                                          device=self.device)
+    def _open(self, pointers, handle, key_padding):
+        if key_padding:
             self.key_lengths = torch.full((self.batch,), self.sequence, dtype=torch.int32,
-                                          device=self.device) if key_padding else None
-            torch.cuda.synchronize(self.device)
-            pointers = (ctypes.c_void_p * self.ranks)(*peers.buffer_ptrs)
-            handle = ctypes.c_void_p()
-            error = None
-            try:
-                _library.call(_library.ulysses_open, ctypes.byref(config), self.device.index,
-                              pointers, self._workspace.data_ptr(),
-                              self.key_lengths.data_ptr() if key_padding else None,
-                              int(wait_seconds * 1e9), ctypes.byref(handle))
-            except Error as failure:
-                error = failure
-            # Also the barrier behind which all buffers are zero.
-            self._agree(error)
-        global _next_number
-        self._number = _next_number
-        _next_number += 1
-        self._handle = handle
-        self._release = weakref.finalize(self, _close, handle, self.device)
-        self._release.atexit = False
-        _layers[self._number] = self
+                                          device=self.device)
+        _library.call(_library.ulysses_open, ctypes.byref(self._config), self.device.index, pointers,
+                      self._workspace.data_ptr(),
+                      self.key_lengths.data_ptr() if key_padding else None,
+                      int(self._wait_seconds * 1e9), ctypes.byref(handle))
 
     def _check(self, q, k, v):
         check_tensor("q", q, self.dtype)
@@ -215,8 +138,7 @@ class UlyssesAttention(torch.nn.Module):
         self._check(q, k, v)
         out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         _library.call(_library.ulysses_forward, self._handle, _library.tensor(q),
-                      _library.tensor(k), _library.tensor(v), out.data_ptr(),
-                      torch.cuda.current_stream(self.device).cuda_stream)
+                      _library.tensor(k), _library.tensor(v), out.data_ptr(), self._stream())
         return out
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -232,40 +154,7 @@ class UlyssesAttention(torch.nn.Module):
         torch.cuda.synchronize(self.device)
         _library.call(_library.ulysses_check, self._handle)
 
-    def recover(self):
-        """After a WaitTimeout, on every rank: the next call works again. Waits for all ranks."""
-        self._opened()
-        torch.cuda.synchronize(self.device)
-        dist.barrier(self.group)
-        _library.call(_library.ulysses_recover, self._handle)
-        dist.barrier(self.group)
-
-    def close(self):
-        """Waits for this rank's device and gives the memory back. Every rank closes its own."""
-        if self._handle is None:
-            return
-        self._release()
-        self._handle = None
-        _layers.pop(self._number, None)
-        del self._buffer, self._peers, self._workspace
-
-    def _opened(self):
-        if self._handle is None:
-            raise bad_input("the layer has been closed", "layer", self._number, "one that is open")
-
     def extra_repr(self):
         return (f"rank {self.rank} of {self.ranks}, batch={self.batch}, sequence={self.sequence}, "
                 f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}, "
                 f"dtype={self.dtype}")
-
-    def __deepcopy__(self, memo):
-        raise Error("a UlyssesAttention cannot be copied: its memory is shared with other ranks; "
-                    "make another one, on all ranks")
-
-    def __reduce_ex__(self, protocol):
-        raise Error("a UlyssesAttention cannot be pickled: its memory is shared with other ranks")
-
-
-def _close(handle, device):
-    torch.cuda.synchronize(device)
-    _library.ulysses_close(handle)

@@ -19,20 +19,23 @@ struct xstage_ulysses {
   layout::UlyssesLayout layout;
   std::vector<void*> symmetric;
   ulysses::RankMemory memory;
+  /// For the exchange: the same, but with records of its own. Its wait, the cause, would else be
+  /// overwritten by the attention that then stops.
+  ulysses::RankMemory exchange;
   std::optional<ulysses::Attention> attention;
   capi::CopyOut copy;
   int device = 0;
   int sms = 0;
-  /// In host memory that the device writes: [sms] records, then whether a launch was stopped.
+  /// In host memory that the device writes: [2][sms] records, then whether a launch was stopped.
   void* ends = nullptr;
 
   ~xstage_ulysses() {
     if (ends != nullptr) static_cast<void>(cudaFreeHost(ends));
   }
   sync::WaitRecord* records() const { return static_cast<sync::WaitRecord*>(ends); }
-  std::uint64_t* stopped() const { return reinterpret_cast<std::uint64_t*>(records() + sms); }
+  std::uint64_t* stopped() const { return reinterpret_cast<std::uint64_t*>(records() + 2 * sms); }
   std::size_t ends_bytes() const {
-    return static_cast<std::size_t>(sms) * sizeof(sync::WaitRecord) + sizeof(std::uint64_t);
+    return static_cast<std::size_t>(2 * sms) * sizeof(sync::WaitRecord) + sizeof(std::uint64_t);
   }
 };
 
@@ -99,6 +102,8 @@ Result<bool> open_memory(xstage_ulysses& layer, const xstage_ulysses_config& con
   memory.workspace = workspace;
   memory.records = layer.records();
   memory.limit_ns = wait_limit_ns;
+  layer.exchange = memory;
+  layer.exchange.records += layer.sms;
   return true;
 }
 
@@ -118,9 +123,9 @@ capi::CopyOut copy_of(const xstage_ulysses& layer) {
 const char* awaited(sync::Site site) {
   switch (site) {
     case sync::Site::kBarrier: return "the other blocks of its GPU";
-    case sync::Site::kExchangePieces: return "Q, K and V from rank ";
-    case sync::Site::kOutputPieces: return "output rows from rank ";
-    default: return "something of rank ";
+    case sync::Site::kExchangePieces: return "Q, K and V";
+    case sync::Site::kOutputPieces: return "output rows";
+    default: return "something";
   }
 }
 
@@ -128,7 +133,7 @@ const char* awaited(sync::Site site) {
 std::optional<Error> ending(const xstage_ulysses& layer) {
   if (*static_cast<volatile std::uint64_t*>(layer.stopped()) == 0) return {};
   const sync::WaitRecord* first = nullptr;
-  for (int i = 0; i < layer.sms; ++i) {
+  for (int i = 0; i < 2 * layer.sms; ++i) {
     const sync::WaitRecord& r = layer.records()[i];
     if (r.end != sync::WaitEnd::kLimit) continue;
     if (first == nullptr || (first->site == sync::Site::kBarrier && r.site != sync::Site::kBarrier))
@@ -138,7 +143,9 @@ std::optional<Error> ending(const xstage_ulysses& layer) {
     const auto by = static_cast<std::int32_t>(*layer.stopped() >> 32 & 0x7fffffff);
     return Error{ErrorKind::kTimeout,
                  joined("rank ", layer.memory.rank, " was stopped by rank ", by,
-                        ", which had waited too long; results since then are not valid"),
+                        ", which waited too long for ",
+                        awaited(static_cast<sync::Site>(*layer.stopped() & 0xff)),
+                        "; results since then are not valid"),
                  {},
                  {},
                  {}};
@@ -158,7 +165,8 @@ Result<bool> launch(const xstage_ulysses& layer, const xstage_tensor& query,
     return capi::view_of(tensor, layer.memory.type);
   };
   // Made anew, since a caller's tensors move: some microseconds of the host, no device call.
-  const auto inputs = ulysses::Exchange::inputs(layer.memory, view(query), view(key), view(value));
+  const auto inputs =
+      ulysses::Exchange::inputs(layer.exchange, view(query), view(key), view(value));
   if (!inputs.ok()) return inputs.error();
   if (auto done = inputs.value().launch(stream); !done.ok()) return done;
   if (auto done = layer.attention->launch(stream); !done.ok()) return done;

@@ -75,13 +75,13 @@ def test_export_traces_through():
     assert any("xstage.attention" in str(node.target) for node in program.graph.nodes)
 
 
-def run_ranks(arguments):
+def run_ranks(name, arguments):
     """Makes a layer in a group of one gloo rank; what it says."""
     script = f"""
-import torch.distributed as dist, xstage, tempfile
+import tempfile, torch, torch.distributed as dist, xstage
 dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + tempfile.mktemp())
 try:
-    xstage.UlyssesAttention({arguments})
+    xstage.{name}({arguments})
 except xstage.Error as error:
     print(type(error).__name__, error)
 """
@@ -102,10 +102,34 @@ LAYERS = {
 }
 
 
+MOE = {  # what differs from a layer that is right but for its tensors' device
+    "": "w1.device = cpu; allowed: cuda:0",
+    "hidden=320": "w1.shape = [4, 256, 256]; allowed: [4, 256, 320]",
+    "experts=0": "experts = 0; allowed: a multiple of 1",
+    "topk=0": "topk = 0; allowed: 1 or more",
+    "w1=torch.zeros(4, 256, 256)": "w1.dtype = torch.float32; allowed: torch.bfloat16, torch.float8_e4m3fn",
+    "w2=None": "w2 = NoneType; allowed: torch.Tensor",
+    "clamp=-1.0": "clamp = -1.0; allowed: 0 (none)",
+    "first_wait_seconds=0": "first_wait_seconds = 0; allowed: above 0",
+}
+
+
 @pytest.mark.parametrize("arguments", LAYERS)
 def test_layer_refuses_by_name(arguments):
-    said = run_ranks(arguments)
+    said = run_ranks("UlyssesAttention", arguments)
     assert said.startswith("BadInput ") and LAYERS[arguments] in said
+
+
+@pytest.mark.parametrize("arguments", MOE)
+def test_moe_layer_refuses_by_name(arguments):
+    right = {"hidden": "256", "intermediate": "128", "experts": "4", "topk": "2", "max_tokens": "8",
+             "w1": "torch.zeros(4, 256, 256, dtype=torch.bfloat16)", "device": "'cuda:0'",
+             "w2": "torch.zeros(4, 256, 128, dtype=torch.bfloat16)"}
+    if arguments:
+        name, value = arguments.split("=", 1)
+        right[name] = value
+    said = run_ranks("MoeLayer", ", ".join(f"{name}={value}" for name, value in right.items()))
+    assert said.startswith("BadInput ") and MOE[arguments] in said
 
 
 def test_layer_without_a_group():

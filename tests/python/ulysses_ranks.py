@@ -1,17 +1,11 @@
-"""One process a GPU: what a rank does in test_ulysses.py, and what it saw.
-
-usage: ulysses_ranks.py SCENARIO RANKS OUT; OUT.<rank> gets a JSON list of [name, passed, detail].
-"""
-import json
+"""What a rank does in test_ulysses.py (see processes.py)."""
+import copy
 import math
-import os
-import sys
-import tempfile
 import time
 
+import processes
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 import xstage
 
 CASES = {  # batch, rows, heads, key heads, D, text rows, shards, dtype, strided
@@ -65,12 +59,9 @@ def by_all_to_all(q, k, v, ranks):
     return got.permute(1, 0, 2, 3).reshape(1, rows // ranks, ranks * heads, dim)
 
 
-class Rank:
-    def __init__(self, rank, ranks):
-        self.rank, self.ranks, self.said = rank, ranks, []
-
-    def note(self, name, passed, detail):
-        self.said.append([name, bool(passed), str(detail)])
+class Rank(processes.Rank):
+    scenarios = ("right", "as_all_to_all", "padding", "captured", "compiled", "refused", "reopened",
+                 "two_layers", "late", "dies")
 
     def layer(self, case, **more):
         batch, rows, heads, kv, dim, text, shards, dtype, _ = CASES[case]
@@ -175,25 +166,19 @@ class Rank:
         layer = self.layer("even")
         _, (q, k, v), _ = self.tensors("even", layer)
 
-        def refuse(name, words, call):
-            try:
-                call()
-                self.note(name, False, "accepted")
-            except xstage.Error as failure:
-                self.note(name, words in str(failure), failure)
-
+        refuse = self.refuse
         refuse("wrong rows", f"q.shape = [1, {q.shape[1] - 1}, 8, 128]; allowed: [1, {q.shape[1]}, 8, 128]",
                lambda: layer(q[:, 1:], k, v))
         refuse("wrong heads", "k.shape = [1", lambda: layer(q, k[:, :, 1:], v))
         refuse("wrong type", "v.dtype = torch.float16; allowed: torch.bfloat16", lambda: layer(q, k, v.half()))
         refuse("not a GPU", "device = cpu", lambda: layer(q.cpu(), k.cpu(), v.cpu()))
-        refuse("a copy", "cannot be copied", lambda: __import__("copy").deepcopy(layer))
+        refuse("a copy", "cannot be copied", lambda: copy.deepcopy(layer))
         # After all these every rank still does the same.
         whole, parts, own = self.tensors("even", layer)
         self.check("after refusals", layer(*parts), whole, own)
         refuse("ranks that differ", "sequence = ", lambda: xstage.UlyssesAttention(
             sequence=512 + 64 * self.rank, heads=4, head_dim=64))
-        refuse("one rank's bad argument", "head_dim = 65" if self.rank == 0 else "rank 0 refused",
+        refuse("one rank's bad argument", "head_dim = 65" if self.rank == 0 else "rank 0 could not open the layer … head_dim = 65",
                lambda: xstage.UlyssesAttention(sequence=512, heads=4, head_dim=64 + (self.rank == 0)))
         layer.close()
         refuse("closed", "has been closed", lambda: layer(q, k, v))
@@ -206,6 +191,7 @@ class Rank:
             self.check(f"opened {turn + 1} times", layer(*parts), whole, own)
             layer.close()
             torch.cuda.empty_cache()
+            dist.barrier()  # a peer that has not closed still holds this rank's memory
             free.append(torch.cuda.mem_get_info()[0])
         lost = (free[1] - free[-1]) / 4
         self.note("closing gives the memory back", lost < 1 << 20, f"{lost / 1024:.0f} KiB a turn")
@@ -233,36 +219,18 @@ class Rank:
             layer(*parts)
             torch.cuda.synchronize()
             took = time.monotonic() - begun
-            try:
-                layer(*parts)
-                self.note("a late rank", False, "no error")
-            except xstage.WaitTimeout as failure:
-                self.note("a late rank", "rank 0 waited 0.3" in str(failure) and "from rank 1" in str(failure),
-                          failure)
+            self.refuse("a late rank", "rank 0 waited 0.3 … from rank 1", lambda: layer(*parts),
+                        xstage.WaitTimeout)
             self.note("the wait has an end", 0.25 < took < 1.5, f"{took:.2f} s")
         dist.barrier()
         if self.rank != 0:
             layer(*parts)
-            try:
-                layer.check()
-                self.note("ranks that were stopped know", False, "no error")
-            except xstage.WaitTimeout as failure:
-                self.note("ranks that were stopped know", "stopped by rank 0" in str(failure)
-                          or "waited" in str(failure), failure)
+            self.refuse("ranks that were stopped know", "rank", layer.check, xstage.WaitTimeout)
         layer.recover()
         for call in range(3):
             self.check(f"after recover(), call {call + 1}", layer(*parts), whole, own)
         layer.check()
         layer.close()
-
-    def all(self):
-        for scenario in (self.right, self.as_all_to_all, self.padding, self.captured, self.compiled,
-                         self.refused, self.reopened, self.two_layers, self.late):
-            begun = time.monotonic()
-            scenario()
-            dist.barrier()
-            if self.rank == 0:
-                print(f"{scenario.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
 
     def dies(self):
         """The last rank ends without a word."""
@@ -272,33 +240,14 @@ class Rank:
         layer.check()
         dist.barrier()
         if self.rank == self.ranks - 1:
-            os._exit(0)
+            self.end()
         begun = time.monotonic()
         layer(*parts)
-        try:
-            layer.check()
-            self.note("a rank that died", False, "no error")
-        except xstage.WaitTimeout as failure:
-            self.note("a rank that died", f"from rank {self.ranks - 1}" in str(failure), failure)
+        self.refuse("a rank that died", f"from rank {self.ranks - 1}", layer.check, xstage.WaitTimeout)
         took = time.monotonic() - begun
         self.note("the wait for the dead has an end", took < 3, f"{took:.2f} s")
         layer.close()
 
 
-def work(rank, scenario, ranks, out, store):
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=ranks, init_method="file://" + store,
-                            device_id=torch.device("cuda", rank))
-    me = Rank(rank, ranks)
-    getattr(me, scenario)()
-    with open(f"{out}.{rank}", "w") as file:
-        json.dump(me.said, file)
-    if scenario == "dies":
-        os._exit(0)  # no goodbye to a group of which one is gone
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    scenario, ranks, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(work, args=(scenario, ranks, out, folder + "/store"), nprocs=ranks)
+    processes.main(Rank)
