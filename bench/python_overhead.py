@@ -3,15 +3,19 @@
 
 usage: python_overhead.py [--gpus N] [--commit ID] [--out FILE]
 
-For each layer, one process a GPU, medians: `host` is the time of the Python call itself on an idle
-queue, `call` the time a call in a row of calls, `graph` the same replayed from one CUDA graph, which
-is the kernels alone. All in us; xstage must be installed.
+For each layer, one process a GPU, medians, the slower rank: `host` is the time of the Python call
+itself, `call` the time a call takes in a row of calls, `graph` the same replayed from one CUDA graph,
+which is the kernels alone: of a UlyssesAttention the exchange, the attention and the copy.
+All in us; xstage must be installed. ID is the commit whose kernels these are.
 """
 import argparse
 import datetime
+import hashlib
 import json
 import os
+import pathlib
 import statistics
+import subprocess
 import tempfile
 import time
 
@@ -103,9 +107,13 @@ def work(rank, options, store):
     for row in slowest:
         print(f"{row['operator']:17} {row['heads']:3} x {row['sequence']:6}, {row['head_dim']:3}: "
               f"host {row['host']:6.1f}, call {row['call']:8.1f}, graph {row['graph']:8.1f} us")
+    library = pathlib.Path(xstage.__file__).with_name("libxstage.so").read_bytes()
+    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                            capture_output=True, text=True).stdout.split()[:1]
     if options.out:
         with open(options.out + ".part", "w") as file:
-            json.dump({"format": "xstage.python/1", "commit": options.commit, "xstage": xstage.__version__,
+            json.dump({"format": "xstage.python/1", "commit": options.commit,
+                       "library_sha256": hashlib.sha256(library).hexdigest(), "driver": driver, "xstage": xstage.__version__,
                        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "gpus": options.gpus,
                        "created_utc": datetime.datetime.now(datetime.timezone.utc).strftime("%FT%TZ"),
                        "calls": CALLS, "rounds": ROUNDS, "rows": slowest}, file, indent=1)

@@ -130,8 +130,8 @@ int xstage_moe_forward(xstage_moe* layer, std::int64_t tokens, const void* x,
   input.addend = static_cast<const std::uint16_t*>(addend);
   input.out = static_cast<std::uint16_t*>(out);
   if (const auto done = layer->layer->launch(input, at); !done.ok()) return refuse(done.error());
-  return refuse(
-      ulysses::launch_dependent(tell_the_host, Ending{layer->stop, layer->stopped}, 1, 1, 0, at));
+  return refuse(ulysses::launch_dependent(tell_the_host, Ending{layer->stop, layer->stopped}, 1, 1,
+                                          0, true, at));
 }
 
 int xstage_moe_check(xstage_moe* layer, void* stream, char* message, std::size_t size) {

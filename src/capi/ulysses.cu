@@ -177,7 +177,7 @@ Result<bool> launch(const xstage_ulysses& layer, const xstage_tensor& query,
   const std::int64_t blocks =
       std::clamp<std::int64_t>((copy.units + per_block - 1) / per_block, 1, 4 * layer.sms);
   return ulysses::launch_dependent(capi::copy_out, copy, static_cast<int>(blocks),
-                                   capi::kCopyThreads, 0, static_cast<cudaStream_t>(stream));
+                                   capi::kCopyThreads, 0, true, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace
