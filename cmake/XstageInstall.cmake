@@ -8,7 +8,7 @@ endforeach()
 install(TARGETS xstage_model xstage_plan xstage_schedule xstage_sim EXPORT xstageTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/xstage
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
 install(FILES ${PROJECT_SOURCE_DIR}/profiles/h200-nv18-x2.json
         DESTINATION ${CMAKE_INSTALL_DATADIR}/xstage/profiles)
 if(TARGET xstage)

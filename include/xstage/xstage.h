@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* C has no namespaces: NOLINTBEGIN(readability-identifier-naming) */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -168,4 +169,5 @@ void xstage_moe_close(xstage_moe* layer);
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND(readability-identifier-naming) */
 #endif

@@ -16,7 +16,7 @@ if not wheels:
     sys.exit(77)
 for module in ("torch", "pytest"):
     if subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
-        print(f"needs PyTorch and pytest in {sys.executable}: no {module}")
+        print(f"needs PyTorch and pytest: {sys.executable} has no {module}")
         sys.exit(77)
 with tempfile.TemporaryDirectory() as folder:
     zipfile.ZipFile(wheels[0]).extractall(folder)

@@ -75,19 +75,6 @@ def test_export_traces_through():
     assert any("xstage.attention" in str(node.target) for node in program.graph.nodes)
 
 
-def run_ranks(name, arguments):
-    """Makes a layer in a group of one gloo rank; what it says."""
-    script = f"""
-import tempfile, torch, torch.distributed as dist, xstage
-dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + tempfile.mktemp())
-try:
-    xstage.{name}({arguments})
-except xstage.Error as error:
-    print(type(error).__name__, error)
-"""
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
-
-
 LAYERS = {
     "sequence=64, heads=6, head_dim=96, device='cuda:0'": "head_dim = 96; allowed: 64 or 128",
     "sequence=64, heads=6, head_dim=64, kv_heads=4, device='cuda:0'": "kv_heads = 4; allowed: a divisor of 6",
@@ -114,22 +101,46 @@ MOE = {  # what differs from a layer that is right but for its tensors' device
 }
 
 
-@pytest.mark.parametrize("arguments", LAYERS)
-def test_layer_refuses_by_name(arguments):
-    said = run_ranks("UlyssesAttention", arguments)
-    assert said.startswith("BadInput ") and LAYERS[arguments] in said
-
-
-@pytest.mark.parametrize("arguments", MOE)
-def test_moe_layer_refuses_by_name(arguments):
+def moe_arguments(changed):
     right = {"hidden": "256", "intermediate": "128", "experts": "4", "topk": "2", "max_tokens": "8",
              "w1": "torch.zeros(4, 256, 256, dtype=torch.bfloat16)", "device": "'cuda:0'",
              "w2": "torch.zeros(4, 256, 128, dtype=torch.bfloat16)"}
-    if arguments:
-        name, value = arguments.split("=", 1)
+    if changed:
+        name, value = changed.split("=", 1)
         right[name] = value
-    said = run_ranks("MoeLayer", ", ".join(f"{name}={value}" for name, value in right.items()))
-    assert said.startswith("BadInput ") and MOE[arguments] in said
+    return ", ".join(f"{name}={value}" for name, value in right.items())
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What every one of these layers says, made one after the other in a group of one gloo rank."""
+    calls = [f"xstage.UlyssesAttention({arguments})" for arguments in LAYERS]
+    calls += [f"xstage.MoeLayer({moe_arguments(changed)})" for changed in MOE]
+    script = """
+import sys, torch, torch.distributed as dist, xstage
+dist.init_process_group("gloo", rank=0, world_size=1, init_method="file://" + sys.argv[1])
+for call in sys.stdin:
+    try:
+        eval(call)
+        print("accepted")
+    except xstage.Error as error:
+        print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path_factory.mktemp("group") / "store")],
+                          input="\n".join(calls), capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(calls), done.stderr[-2000:]
+    return dict(zip([*LAYERS, *(("moe", changed) for changed in MOE)], lines))
+
+
+@pytest.mark.parametrize("arguments", LAYERS)
+def test_layer_refuses_by_name(said, arguments):
+    assert said[arguments].startswith("BadInput ") and LAYERS[arguments] in said[arguments]
+
+
+@pytest.mark.parametrize("changed", MOE)
+def test_moe_layer_refuses_by_name(said, changed):
+    assert said["moe", changed].startswith("BadInput ") and MOE[changed] in said["moe", changed]
 
 
 def test_layer_without_a_group():

@@ -197,7 +197,7 @@ class Rank(processes.Rank):
         self.note("closing gives the memory back", lost < 1 << 20, f"{lost / 1024:.0f} KiB a turn")
 
     def two_layers(self):
-        """Two layers and two streams in flight, 200 calls queued without a look."""
+        """Two layers in turns, 200 calls queued without a look."""
         layers = [self.layer("even"), self.layer("fp16")]
         data = [self.tensors(case, layer) for case, layer in zip(("even", "fp16"), layers)]
         for _ in range(100):
