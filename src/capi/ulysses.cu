@@ -154,7 +154,8 @@ std::optional<Error> ending(const xstage_ulysses& layer) {
   return Error{ErrorKind::kTimeout,
                joined("rank ", first->rank, " waited ",
                       static_cast<double>(first->waited_ns) * 1e-9, " s for ", awaited(first->site),
-                      of_rank ? std::to_string(first->subject) : "", " in call ", first->epoch),
+                      of_rank ? joined(" from rank ", first->subject) : std::string(), " in call ",
+                      first->epoch),
                "pieces", std::to_string(first->seen), joined("at least ", first->wanted)};
 }
 

@@ -176,7 +176,7 @@ class Rank(processes.Rank):
             ids[5, 2] = EXPERTS
         layer(x, ids, factors)
         self.refuse("an id out of range", "token 5 slot 2 = 16; allowed: -1 to 15" if self.rank == 0
-                    else "stopped by another rank", layer.check)
+                    else "rank 1 was stopped by rank 0" if self.rank == 1 else "stopped by", layer.check)
         self.refuse("the next call tells, too", "rank", lambda: layer(x, ids, factors))
         layer.recover()
         given = self.tokens(seed=9)

@@ -190,6 +190,7 @@ class Rank(processes.Rank):
             whole, parts, own = self.tensors("even", layer, turn)
             self.check(f"opened {turn + 1} times", layer(*parts), whole, own)
             layer.close()
+            del layer, whole, parts, own
             torch.cuda.empty_cache()
             dist.barrier()  # a peer that has not closed still holds this rank's memory
             free.append(torch.cuda.mem_get_info()[0])
