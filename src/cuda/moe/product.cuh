@@ -73,10 +73,13 @@ __device__ __forceinline__ std::uint64_t uniform(std::uint64_t descriptor) {
 
 /// All steps of a tile; `scales` holds those of its first 32.
 ///
-/// Between two products the Tensor Core waits for this warpgroup, so as little as possible stands
-/// there: what a step needs is made while a product runs, and a step's place in the ring is known
-/// when this is compiled. Where it is not, each step copies 32 words of descriptors from lanes to
-/// where products read them.
+/// From the end of a product to the begin of the next one this warpgroup keeps the Tensor Core
+/// waiting whenever the other one's product is shorter than that, so nothing stands there but the
+/// sums: what a step needs is made while a product runs, the next step's boxes are looked for
+/// there, too (waiting for them there would keep this step's boxes longer), its first product
+/// begins where the last sums are added and not behind the tests of a loop, and a step's place in
+/// the ring is known when this is compiled. Where it is not, each step copies 32 words of
+/// descriptors from lanes to where products read them.
 __device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring,
                                               WeightScales& scales, Sums& sums) {
   const int group = static_cast<int>(threadIdx.x / 128);
@@ -86,28 +89,32 @@ __device__ __forceinline__ void multiply_tile(TileShared& s, Ring<kStages>& ring
   const std::uint64_t first_b = uniform(ptx::swizzled_descriptor(s.b[0][0], 16));
 #pragma unroll
   for (int i = 0; i < 64; ++i) sums.half[0][i] = sums.half[1][i] = 0;
-  bool here = false;  // this step's boxes
-  for (int first = -ring.index; first < scales.steps; first += kStages) {
+  wait(s, &s.full[ring.index], ring.parity, Awaited::kStep);
+  float product[64];
+  begin_product(product, uniform(first_a + ring.index * (sizeof(s.a[0]) >> 4)),
+                uniform(first_b + ring.index * (sizeof(s.b[0]) >> 4)));
+  for (int first = -ring.index;; first += kStages) {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
-      const int step = first + i;
-      if (step < 0 || step >= scales.steps) continue;
-      if (!here) wait(s, &s.full[i], ring.parity, Awaited::kStep);
-      const std::uint64_t a = first_a + i * (sizeof(s.a[0]) >> 4);
-      const std::uint64_t b = first_b + i * (sizeof(s.b[0]) >> 4);
-      float product[64];
-      begin_product(product, a, b);
+      const int step = first + i, after = (i + 1) % kStages;
+      if (step < 0) continue;
       if (step > 0 && (step & 31) == 0) scales.load(step);
       const float b0 = scales.at(0, step), b1 = scales.at(1, step);
       const float a0 = a_scales[i * kBlockM], a1 = a_scales[i * kBlockM + 8];
+      const bool last = step + 1 == scales.steps;
       end_product(product);
       add_scaled(sums.half[0], product, a0 * b0, a1 * b0);
-      begin_product(product, a, b + (sizeof(s.b[0][0]) >> 4));
+      begin_product(product, first_a + i * (sizeof(s.a[0]) >> 4),
+                    first_b + (2 * i + 1) * (sizeof(s.b[0][0]) >> 4));
       ring.advance();
-      here = ptx::mbarrier_test_wait(&s.full[(i + 1) % kStages], ring.parity);
+      const bool here = ptx::mbarrier_test_wait(&s.full[after], ring.parity);
       end_product(product);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&s.empty[i]);
       add_scaled(sums.half[1], product, a0 * b1, a1 * b1);
+      if (last) return;
+      if (!here) wait(s, &s.full[after], ring.parity, Awaited::kStep);
+      begin_product(product, first_a + after * (sizeof(s.a[0]) >> 4),
+                    first_b + after * (sizeof(s.b[0]) >> 4));
     }
   }
 }
