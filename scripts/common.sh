@@ -21,13 +21,7 @@ die() {
 }
 
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    die "these packages are missing and neither root nor sudo is at hand: ${missing[*]}"
-  fi
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
 }
 
 has_package() {
@@ -49,6 +43,9 @@ install_missing() {
   [ ${#missing[@]} -eq 0 ] && return 0
   command -v apt-get >/dev/null ||
     die "this machine has no apt; install the equivalents of: ${missing[*]}"
+  # Said here and not by as_root, whose words go to the log.
+  [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null ||
+    die "these packages are missing and neither root nor sudo is at hand: ${missing[*]}"
   echo "installing: ${missing[*]}"
   local log
   log=$(mktemp)
