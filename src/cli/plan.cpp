@@ -165,10 +165,10 @@ void print(const Console& console, const plan::Plan& p) {
   for (std::size_t i = 0; i < p.schedules.size(); ++i) {
     const plan::ScheduleEstimate& s = p.schedules[i];
     console.text(fmt::format(
-        "{:<9} {}{}: {:.0f} us, of it {:.0f} us stalled", i == p.chosen ? "best" : "", s.schedule,
+        "{:<9} {}{}: {:.0f} us, of it {:.0f} us stalled", i == 0 ? "closed" : "", s.schedule,
         s.lead ? fmt::format(" (lead {})", *s.lead) : "", s.time_us, s.stall_us));
   }
-  console.text("closed form says: " + p.reason);
+  console.text("          " + p.reason);
   console.text(fmt::format("stores    {} ({})", name(p.mechanism), p.mechanism_reason));
   for (const std::string& what : p.assumed) console.text("assumed   " + what);
   for (const std::string& warning : p.warnings) console.text("warning   " + warning);
@@ -205,9 +205,44 @@ void print(const Console& console, const SimulatedPlan& simulated) {
                              s["lead"].is_null() ? "" : fmt::format(" (lead {})", s["lead"].dump()),
                              s["time_us"].get<double>(), s["stall_us"].get<double>()));
   if (!simulated.choice.is_null())
-    console.text("chosen    " + simulated.choice["reason"].get<std::string>());
+    console.text("          " + simulated.choice["reason"].get<std::string>());
   for (const json& what : simulated.assumed) console.text("assumed   " + what.get<std::string>());
   for (const std::string& warning : simulated.warnings) console.text("warning   " + warning);
+}
+
+/// The one recommendation: by this project's kernel, whose times are measured; where it is not
+/// predicted, by the simulation; else by the closed form.
+json chosen_of(const json& document, const plan::Plan& p, const SimulatedPlan& simulated,
+               const json& fused) {
+  json chosen = document["choice"];
+  if (!fused.is_null()) {
+    for (const auto& c : fused["candidates"])
+      if (c["time_us"] == fused["choice"]["time_us"])
+        for (const char* key : {"schedule", "lead", "group"}) chosen[key] = c[key];
+    chosen["time_us"] = fused["choice"]["time_us"];
+    chosen["reason"] = fused["choice"]["reason"];
+    chosen["by"] = "this project's kernel";
+  } else if (!simulated.choice.is_null()) {
+    chosen["by"] = "simulation";
+  } else {
+    chosen["by"] = "closed form";
+    chosen["time_us"] = p.schedules[p.chosen].time_us;
+  }
+  chosen.erase("method");  // said by "by"
+  return chosen;
+}
+
+void print_chosen(const Console& console, const json& chosen, const char* schedule_key) {
+  const auto with = [&](const char* key) {
+    const json value = chosen.value(key, json());
+    return value.is_null() ? "" : fmt::format(" ({} {})", key, value.dump());
+  };
+  console.text(fmt::format("chosen    {}{}{}, stores by {}: {:.0f} us by {}",
+                           chosen[schedule_key].get<std::string>(), with("lead"), with("group"),
+                           chosen["mechanism"].get<std::string>(), chosen["time_us"].get<double>(),
+                           chosen["by"].get<std::string>()));
+  console.text("          " + chosen["reason"].get<std::string>());
+  console.text("what it rests on:");
 }
 
 int finish(const Console& console, const PlanVerb& verb, const model::Profile& profile,
@@ -216,6 +251,7 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
   json document = plan_json(p, schedule_key);
   add(simulated, document);
   if (!fused.is_null()) document["fused_kernel"] = fused;
+  document["chosen"] = chosen_of(document, p, simulated, fused);
   document["provenance"] = provenance("plan", {verb.profile});
   document["profile"] = reference(profile);
   document["layer"] = std::move(layer);
@@ -224,6 +260,7 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
     if (!written) return console.fail(written.error(), std::move(document));
   }
   console.document(document);
+  print_chosen(console, document["chosen"], schedule_key);
   print(console, p);
   print(console, simulated);
   if (document["layer"].value("weights", "") == "bf16")

@@ -80,7 +80,8 @@ std::string layer_line(const json& layer) {
 
 void add_plan(const Document& document, Page& page) {
   const json& content = document.content;
-  const json& choice = child(content, "choice");
+  const bool one = child(content, "chosen").is_object();  // documents before it have only "choice"
+  const json& choice = child(content, one ? "chosen" : "choice");
   std::string body = fmt::format("<h3>{}</h3>", layer_line(child(content, "layer")));
   body += error_box(document);
   if (choice.is_object()) {

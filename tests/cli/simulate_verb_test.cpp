@@ -174,9 +174,28 @@ TEST(SimulateVerb, PlansRestOnSimulationToo) {
   for (const auto& s : d.at("schedules")) simulated += s.at("method") == "simulation";
   EXPECT_GE(simulated, 3U);
   EXPECT_EQ(d.at("choice").at("method"), "simulation");
+  // One recommendation: by this project's kernel where it is predicted, else as far as one went.
+  const auto& chosen = d.at("chosen");
+  EXPECT_EQ(chosen.at("by"), "this project's kernel");
+  for (const char* key : {"schedule", "time_us", "reason"})
+    EXPECT_EQ(chosen.at(key), d.at("fused_kernel").at("choice").at(key)) << key;
   const auto closed =
       answer({"plan", "moe", "--profile", kProfile, "--shape", "lingbot-video", "--closed-form"});
   for (const auto& s : closed.at("schedules")) EXPECT_EQ(s.at("method"), "closed form");
+  EXPECT_EQ(closed.at("chosen").at("by"), "closed form");
+  EXPECT_EQ(closed.at("chosen").at("lead"), closed.at("choice").at("lead"));
+  const auto attention = answer({"plan", "ulysses", "--profile", kProfile, "--shape", "flux.1"});
+  EXPECT_EQ(attention.at("chosen").at("by"), "simulation");
+  EXPECT_EQ(attention.at("chosen").at("order"), attention.at("choice").at("order"));
+}
+
+TEST(SimulateVerb, APlanSaysItsOneRecommendationFirst) {
+  for (const char* shape : {"lingbot-video", "hy3"}) {
+    const Outcome plan = xstage({"plan", "moe", "--profile", kProfile, "--shape", shape});
+    EXPECT_TRUE(plan.out.starts_with("chosen    ")) << plan.out;
+    EXPECT_EQ(plan.out.find("\nchosen"), std::string::npos);
+    EXPECT_EQ(plan.out.find("\nbest"), std::string::npos);
+  }
 }
 
 TEST(SimulateVerb, APlanSaysWhatIsTooLargeToSimulate) {
