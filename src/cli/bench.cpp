@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "cli/bench.hpp"
 #include "cli/inputs.hpp"
@@ -240,22 +241,18 @@ class Bench {
     if (options_.table != "paper" && options_.table != "models")
       return bad_input("no such table", "--table", options_.table, "paper, models");
     std::vector<AttentionLayer> out;
-    const auto add = [&](const auto& shapes) {
-      for (const TableShape& s : shapes) {
-        AttentionLayer layer;
-        layer.name = s.name;
-        layer.seq = s.seq;
-        layer.ranks = options_.layer.ranks;
-        layer.heads = layer.kv_heads = s.heads_local * layer.ranks;
-        layer.head_dim = s.head_dim;
-        layer.seed = options_.layer.seed;
-        out.push_back(layer);
-      }
-    };
-    if (options_.table == "paper")
-      add(kPaper);
-    else
-      add(kModels);
+    const std::span<const TableShape> shapes =
+        options_.table == "paper" ? std::span<const TableShape>(kPaper) : kModels;
+    for (const TableShape& shape : shapes) {
+      AttentionLayerOptions sizes = options_.layer;
+      sizes.seq = shape.seq;
+      sizes.heads_local = shape.heads_local;
+      sizes.head_dim = shape.head_dim;
+      auto layer = resolve(sizes);
+      if (!layer) return layer.error();
+      layer->name = shape.name;
+      out.push_back(std::move(*layer));
+    }
     return out;
   }
 
@@ -467,9 +464,9 @@ void add_bench(CLI::App& app, Session& session) {
                       "plan ulysses --from-spans audits it");
   ulysses->callback([ulysses, options, &session] {
     if (!options->table.empty())
-      refuse_idle(
-          *ulysses, "with --table, which has its own layers",
-          {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads", "--head-dim"});
+      refuse_idle(*ulysses, "with --table, which has its own layers",
+                  {"--shape", "--batch", "--seq", "--heads", "--heads-local", "--kv-heads",
+                   "--head-dim", "--replicate-kv-heads"});
     if (!options->fit.empty())
       refuse_idle_but(*ulysses, "with --fit, which reads what was measured", {"--fit", "--out"});
     if (options->predict)

@@ -150,7 +150,7 @@ Result<FusedTimes> parse_fused_times(std::string_view text) {
   } catch (const Failure& failure) {
     return failure.error();
   } catch (const json::exception& error) {
-    return bad_input("not a file of the fused kernel's times", "json", error.what(),
+    return bad_input("not a file of the fused kernel's times", "kernel_times", error.what(),
                      "what xstage bench moe --table kernel writes");
   }
 }

@@ -67,6 +67,16 @@ TEST(BenchMoe, TimesThatNothingCanTakeAreNotPredictedFrom) {
   EXPECT_EQ(error.value("allowed", ""), "0 to 1e+09");
 }
 
+TEST(BenchMoe, AFileThatHoldsNoTimesIsNamedByItsOption) {
+  const TemporaryDirectory folder;
+  for (const char* text : {"", "no JSON", "[]", R"({"format": "xstage.moe-kernel-times/1"})"}) {
+    SCOPED_TRACE(text);
+    const auto file = folder.write("times.json", text);
+    const auto error = expect_failure(bench({"--predict", "--kernel-times", file.string()}), 2);
+    EXPECT_EQ(error.value("field", ""), "--kernel-times") << error.dump();
+  }
+}
+
 TEST(BenchMoe, TheTableOfEightRanksTakesOtherNumbersOfThem) {
   // 128 experts do not divide by 9: the layer is named.
   const auto error =
@@ -95,6 +105,16 @@ TEST(BenchMoe, AFitIsMadeAnewFromMeasuredRows) {
   expect_failure({"bench", "moe", "--refit", folder.write("lacks.json", times.dump()).string()}, 2);
   times["format"] = "xstage.bench/1";
   expect_failure({"bench", "moe", "--refit", folder.write("other.json", times.dump()).string()}, 2);
+}
+
+TEST(BenchUlysses, RanksOfATableAreChecked) {
+  for (const char* table : {"paper", "models"})
+    for (const char* ranks : {"-1", "0", "73"}) {
+      SCOPED_TRACE(ranks);
+      const auto error =
+          expect_failure({"bench", "ulysses", "--table", table, "--ranks", ranks, "--predict"}, 2);
+      EXPECT_EQ(error.value("field", ""), "--ranks") << error.dump();
+    }
 }
 
 TEST(BenchUlysses, PredictionsNeedNoGpu) {

@@ -71,6 +71,7 @@ TEST(IdleOptions, AreErrorsThatNameBoth) {
       {"bench moe --shape hy3 --predict", {" --launches 4", "--launches", "--predict"}},
       {"bench moe --cross-validate rows.json", {" --table peers", "--table", "--cross-validate"}},
       {"bench ulysses --table paper", {" --seq 4096", "--seq", "--table"}},
+      {"bench ulysses --table paper", {" --replicate-kv-heads", "--replicate-kv-heads", "--table"}},
       {"calibrate --backend cuda", {" --profile PROFILE", "--profile", "--backend cuda"}},
       {"calibrate --backend sim", {" --seed 4", "--seed", "--validate"}},
       {"validate --profile PROFILE --schedule-samples s.csv", {" --folds", "--folds", "--samples"}},
