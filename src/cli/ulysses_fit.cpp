@@ -1,9 +1,14 @@
 #include "cli/ulysses_fit.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <type_traits>
 
 #include "cli/bench.hpp"
+#include "shapes/shapes.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -58,6 +63,26 @@ double link_rate(const model::Profile& profile) {
   return 1e3 * profile.drain.both_ways_gb_s.value_or(profile.drain.one_way_gb_s);
 }
 
+/// A measured value between `least` and `most`; throws a Failure, or what the JSON library throws.
+template <class T>
+T value_of(const json& object, const char* name, T least, T most) {
+  const json& found = object.at(name);
+  const bool of_type = std::is_integral_v<T> ? found.is_number_integer() : found.is_number();
+  if (!of_type || !(found.get<T>() >= least && found.get<T>() <= most))
+    throw Failure(bad_input("a layer's value is out of range", "--fit",
+                            fmt::format("{} = {}", name, found.dump()),
+                            fmt::format("{} to {}", least, most)));
+  return found.get<T>();
+}
+
+/// µs; a launch takes more than 0, a difference of two launches may be below.
+double time_of(const json& object, const char* name) { return value_of(object, name, 1e-3, 1e9); }
+
+std::int64_t size_of(const json& layer, const char* name) {
+  return value_of<std::int64_t>(
+      layer, name, 1, name == std::string_view("seq") ? shapes::kMaxTokens : shapes::kMaxSize);
+}
+
 /// A rank's output in MB.
 double output_mb(std::int64_t batch, std::int64_t heads_local, std::int64_t seq,
                  std::int64_t head_dim) {
@@ -73,37 +98,37 @@ Result<json> fit_ulysses_times(const model::Profile& profile, const std::vector<
   for (const json& document : documents)
     for (const json& entry : document.at("layers")) {
       const json& layer = entry.at("layer");
-      const auto size = [&](const char* name) { return layer.at(name).get<std::int64_t>(); };
-      const std::int64_t heads = layer.contains("heads_local")
-                                     ? size("heads_local")
-                                     : (size("heads") + size("ranks") - 1) / size("ranks");
-      const double mb =
-          output_mb(layer.value("batch", std::int64_t{1}), heads, size("seq"), size("head_dim"));
+      const std::int64_t seq = size_of(layer, "seq"), head_dim = size_of(layer, "head_dim");
+      const std::int64_t batch = layer.contains("batch") ? size_of(layer, "batch") : 1;
+      const auto mb = [&](std::int64_t heads) { return output_mb(batch, heads, seq, head_dim); };
       if (entry.contains("time_us")) {  // of the script, beside PyTorch and NCCL
         const json& us = entry.at("time_us");
         if (!us.contains("attention + nccl")) continue;
-        const double alone = us.at("attention").get<double>();
-        const double cost = us.at("attention + nccl").get<double>() - alone;
+        const double alone = time_of(us, "attention");
+        const double cost = time_of(us, "attention + nccl") - alone;
         // A difference of times at the power limit: the clock moves by a percent.
-        nccl.push_back({mb, cost, 0.01 * alone + 0.05 * cost});
+        nccl.push_back(
+            {mb(size_of(layer, "heads_local")), cost, 0.01 * alone + 0.05 * std::abs(cost)});
         continue;
       }
-      if (size("ranks") != 2)
+      if (layer.at("ranks") != 2)
         return bad_input("the fit is of layers between two ranks", "--fit",
                          layer.at("ranks").dump() + " ranks", "2");
+      const std::int64_t heads = (size_of(layer, "heads") + 1) / 2;
       double alone = 0;
       for (const json& row : entry.at("rows"))
-        if (row.at("what") == "attention") alone = row.at("time_us").at("median").get<double>();
-      const double cost = entry.at("residual_us").get<double>();
-      residual.push_back(
-          {alone, cost,
-           std::max(entry.value("residual_error_us", 0.0), 0.1 * std::max(cost, 1.0))});
-      push_cost.push_back(entry.at("serial_less_attention_us").get<double>());
-      push.push_back({1e6 * mb / 2 / link_rate(profile), push_cost.back(), push_cost.back()});
+        if (row.at("what") == "attention") alone = time_of(row.at("time_us"), "median");
+      const double cost = value_of(entry, "residual_us", -1e9, 1e9);
+      const double error =
+          entry.contains("residual_error_us") ? value_of(entry, "residual_error_us", 0.0, 1e9) : 0;
+      residual.push_back({alone, cost, std::max(error, 0.1 * std::max(cost, 1.0))});
+      push_cost.push_back(time_of(entry, "serial_less_attention_us"));
+      push.push_back(
+          {1e6 * mb(heads) / 2 / link_rate(profile), push_cost.back(), push_cost.back()});
       attention.push_back({{"heads_local", heads},
-                           {"seq", size("seq")},
-                           {"head_dim", size("head_dim")},
-                           {"tflops", entry.at("attention_tflops")}});
+                           {"seq", seq},
+                           {"head_dim", head_dim},
+                           {"tflops", value_of(entry, "attention_tflops", 1e-3, 1e5)}});
     }
   if (residual.size() < 3 || nccl.size() < 3)
     return bad_input("too few layers to fit to", "--fit",

@@ -137,6 +137,32 @@ TEST(BenchUlysses, PredictionsNeedNoGpu) {
             eight["layers"][0]["predicted"]["push_serial_us"].get<double>());
 }
 
+TEST(BenchUlysses, NothingIsFittedToWhatNoLaunchCanTake) {
+  const TemporaryDirectory folder;
+  const std::string results = XSTAGE_SOURCE_DIR "/results/ulysses/";
+  const auto paper = nlohmann::json::parse(read_file(results + "paper.json"));
+  using Pointer = nlohmann::json::json_pointer;
+  for (const auto& [at, value] :
+       std::vector<std::pair<const char*, nlohmann::json>>{{"/layer/ranks", 0.5},
+                                                           {"/layer/ranks", 0},
+                                                           {"/layer/heads", 0},
+                                                           {"/layer/seq", std::int64_t{1} << 40},
+                                                           {"/layer/head_dim", "128"},
+                                                           {"/attention_tflops", 0},
+                                                           {"/residual_us", 1e308},
+                                                           {"/rows/0/time_us/median", -1},
+                                                           {"/serial_less_attention_us", 0}}) {
+    SCOPED_TRACE(at);
+    auto changed = paper;
+    changed["layers"][1][Pointer(at)] = value;
+    const auto file = folder.write("changed.json", changed.dump());
+    const auto error = expect_failure(
+        {"bench", "ulysses", "--fit", file.string(), "--fit", results + "torch.json"}, 2);
+    EXPECT_EQ(error.value("field", ""), "--fit") << error.dump();
+    EXPECT_FALSE(error.value("allowed", "").empty());
+  }
+}
+
 TEST(BenchUlysses, TheFitIsThatOfTheResults) {
   const std::string results = XSTAGE_SOURCE_DIR "/results/ulysses/";
   const auto made =
