@@ -259,7 +259,7 @@ def floors():
     late, late_hot = late_of(rows), late_of(hot)
     yield line("`auto` over the fastest schedule, worst row; floor: the spread of its few launches, a weak one", late["over"], "1",
                1 + late["spread"], 1.0, True, 3, f"{where(late['layer'])}; spread {100 * late['spread']:.1f} %; nine launches in a row: "
-               f"{late_hot['over']:.3f}, spread {100 * late_hot['spread']:.0f} %")
+               f"{late_hot['over']:.3f} where launches spread by {100 * late_hot['spread']:.0f} %, {max(n['over'] for n in hot):.3f} at worst")
     worst_of = lambda rows: max(((e, run, n) for n in rows for run, e in zip(n["named"], n["errors"])), key=lambda x: abs(x[0]))
     worst = worst_of(rows)
     yield line("predicted against measured, worst of the sweep, %", 100 * abs(worst[0]), "", 20, 8, True, 1,
