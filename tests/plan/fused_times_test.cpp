@@ -119,7 +119,7 @@ TEST(FusedTimes, NumbersThatNothingCanTakeAreRefusedByName) {
 }
 
 TEST(FusedTimes, WhatIsNoSuchFileIsRefused) {
-  EXPECT_EQ(parse_fused_times("{").error().field, "json");
+  EXPECT_EQ(parse_fused_times("{").error().field, "kernel_times");
   auto other = document();
   other["format"] = "xstage.bench/1";
   EXPECT_EQ(parse_fused_times(other.dump()).error().field, "format");
