@@ -15,7 +15,7 @@ PAGE, RESULTS = ROOT / "docs/python.md", ROOT / "results/python.json"
 def table():
     result = json.loads(RESULTS.read_text())
     lines = [f"`results/python.json`: {result['gpus']} {result['gpu']}, driver {result['driver'][0]}, PyTorch {result['torch']}, kernels of commit "
-             f"{result['commit']}, {result['created_utc']}. Medians of {result['rounds']}; µs. Made by `python3 bench/python_overhead.py "
+             f"{result['commit'][:7]}, {result['created_utc']}. Medians of {result['rounds']}; µs. Made by `python3 bench/python_overhead.py "
              "--gpus 2`. *host* is the Python call itself, *call* what one in a row of calls takes, *graph* the same replayed from a CUDA graph: the kernels alone.", "",
              "| operator | heads × rows, head_dim | host | call | graph | call − graph |", "| --- | --- | --- | --- | --- | --- |"]
     for row in result["rows"]:
