@@ -1,15 +1,15 @@
 #include "cli/fused_fit.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 
 namespace xstage::cli {
 namespace {
@@ -210,12 +210,24 @@ json to_json(const plan::FusedProducts& products) {
 
 }  // namespace
 
+std::optional<Error> why_no_fused_tiles(const shapes::MoeShape& shape) {
+  const auto why = [](const char* option, std::int64_t size, std::int64_t unit) {
+    return bad_input("the fused kernel has no tiles for this size", option, std::to_string(size),
+                     fmt::format("a multiple of {}", unit));
+  };
+  constexpr std::int64_t kColumns = 256, kDepth = 128;
+  if (shape.hidden % kColumns != 0) return why("--hidden", shape.hidden, kColumns);
+  if (shape.intermediate % kDepth != 0) return why("--intermediate", shape.intermediate, kDepth);
+  return {};
+}
+
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing) {
   if (layer.weights != shapes::WeightFormat::kW8A8)
     return bad_input("no times of the fused kernel were measured for this format", "--weights",
                      shapes::name(layer.weights),
                      "w8a8, or a schedule given by name instead of auto");
+  if (auto error = why_no_fused_tiles(layer.shape)) return *error;
   const auto [spec, traffic] = simulated_layer(layer, routing);
   if (auto error = too_many_tiles(layer, spec.tokens, sim::kFusedBlockN)) return *error;
   return sim::set_up_fused_moe(profile, times, spec, traffic);

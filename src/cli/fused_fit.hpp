@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "cli/in_parallel.hpp"
@@ -13,8 +14,11 @@
 
 namespace xstage::cli {
 
+/// The size that the fused kernel refuses, and what it takes in its place.
+std::optional<Error> why_no_fused_tiles(const shapes::MoeShape& shape);
+
 /// A layer and its routing, ready to be predicted. The times are those of the kernel in w8a8; other
-/// formats are an error.
+/// formats are an error, and so are sizes that the kernel refuses.
 Result<sim::FusedMoe> fused_moe(const model::Profile& profile, const plan::FusedTimes& times,
                                 const MoeLayer& layer, const shapes::Routing& routing);
 

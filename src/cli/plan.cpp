@@ -265,9 +265,6 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
   print(console, simulated);
   if (document["layer"].value("weights", "") == "bf16")
     console.text("this project's kernel: not measured in bf16, so no time is predicted for it");
-  if (!fused.is_null())
-    console.text(
-        fmt::format("this project's kernel: {}", fused["choice"]["reason"].get<std::string>()));
   return 0;
 }
 
@@ -276,9 +273,8 @@ int finish(const Console& console, const PlanVerb& verb, const model::Profile& p
 /// with a warning where it could not be simulated.
 json fused_plan(const PlanVerb& verb, const model::Profile& profile, const MoeLayer& layer,
                 const shapes::Routing& routing, std::vector<std::string>& warnings) {
-  constexpr std::int64_t kColumns = 256, kDepth = 128;
   if (verb.closed_form_only || verb.tflops || layer.weights != shapes::WeightFormat::kW8A8 ||
-      layer.shape.hidden % kColumns != 0 || layer.shape.intermediate % kDepth != 0)
+      why_no_fused_tiles(layer.shape))
     return {};
   const auto chosen = choose_fused(profile, plan::fused_times(), layer, routing);
   if (!chosen) {

@@ -67,6 +67,16 @@ TEST(BenchMoe, TimesThatNothingCanTakeAreNotPredictedFrom) {
   EXPECT_EQ(error.value("allowed", ""), "0 to 1e+09");
 }
 
+TEST(BenchMoe, WhatTheKernelHasNoTilesForIsNotPredicted) {
+  const std::pair<std::vector<std::string>, const char*> table[] = {
+      {{"--hidden", "1152"}, "--hidden"}, {{"--intermediate", "704"}, "--intermediate"}};
+  for (const auto& [size, option] : table) {
+    auto arguments = bench({"--predict", "--tokens", "64"});
+    arguments.insert(arguments.end(), size.begin(), size.end());
+    EXPECT_EQ(expect_failure(arguments, 2).value("field", ""), option);
+  }
+}
+
 TEST(BenchMoe, AFileThatHoldsNoTimesIsNamedByItsOption) {
   const TemporaryDirectory folder;
   for (const char* text : {"", "no JSON", "[]", R"({"format": "xstage.moe-kernel-times/1"})"}) {
