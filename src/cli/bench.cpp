@@ -151,8 +151,8 @@ class Bench {
       return console_.fail(
           bad_input("no such order", "--order", options_.order, "remote-first, row-major"),
           document_);
-    check_outputs(
-        {{"--out", options_.out, "xstage.bench"}, {"--spans", options_.spans, "xstage.spans"}});
+    check_outputs({{"--out", options_.out, "xstage.bench", options_.predict},
+                   {"--spans", options_.spans, "xstage.spans"}});
     if (options_.predict) return predict(layers);
     if (const auto why = describe_node(layers.front().ranks, document_))
       return console_.fail(*why, document_);

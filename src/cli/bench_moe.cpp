@@ -82,7 +82,8 @@ class MoeBench {
                                options_.layer.weights));
     if (!plan.not_predicted.empty()) console_.log("no auto: " + plan.not_predicted);
     check_outputs({{"--out", options_.out,
-                    options_.table == "kernel" ? "xstage.moe-kernel-times" : "xstage.bench"}});
+                    options_.table == "kernel" ? "xstage.moe-kernel-times" : "xstage.bench",
+                    options_.predict}});
     if (!options_.predict)
       if (const auto why = describe_node(plan.layers.front().ranks, document_))
         return console_.fail(*why, document_);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "xstage/atomic_file.hpp"
+#include "xstage/input_file.hpp"
 
 namespace xstage::cli {
 namespace {
@@ -81,6 +82,13 @@ bool is_of_kind(const std::filesystem::path& path, const std::string& kind) {
   return finder.format.starts_with(kind + "/");
 }
 
+/// Measured documents say on which node, predictions have only a profile.
+bool is_measured(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const auto document = parse_json(in);
+  return document && document->is_object() && document->contains("node");
+}
+
 void check_output(const Output& output) {
   std::error_code ignored;
   const auto status = std::filesystem::status(output.path, ignored);
@@ -89,8 +97,13 @@ void check_output(const Output& output) {
   const Result<AtomicFile> file = AtomicFile::open(output.path);
   if (!file) throw Failure(file.error());
   if (!std::filesystem::is_regular_file(status) ||
-      std::filesystem::file_size(output.path, ignored) == 0 || is_of_kind(output.path, output.kind))
+      std::filesystem::file_size(output.path, ignored) == 0)
     return;
+  if (is_of_kind(output.path, output.kind)) {
+    if (!output.predicted || !is_measured(output.path)) return;
+    throw Failure(bad_input("the file holds measurements, which predictions would replace",
+                            output.option, output.path, "a new name, or a file of predictions"));
+  }
   const bool document = output.kind.starts_with("xstage.");
   throw Failure(bad_input(
       "the file is there, and is of another kind than what would replace it", output.option,

@@ -35,6 +35,25 @@ std::vector<Writer> writers() {
           {with_layer({"bench", "moe", "--predict"}), "--out"}};
 }
 
+TEST(Outputs, PredictionsDoNotReplaceMeasurements) {
+  for (const std::string verb : {"moe", "ulysses"}) {
+    SCOPED_TRACE(verb);
+    const TemporaryDirectory folder;
+    const std::string out = (folder.path() / "out.json").string();
+    std::vector<std::string> arguments{"bench", verb, "--predict", "--out", out};
+    const std::vector<std::string> layer =
+        verb == "moe" ? std::vector<std::string>{"--shape", "lingbot-video", "--tokens", "64"}
+                      : std::vector<std::string>{"--table", "paper"};
+    arguments.insert(arguments.end(), layer.begin(), layer.end());
+    const std::string measured = R"({"format": "xstage.bench/1", "node": {}, "rows": []})";
+    std::ofstream(out) << measured;
+    EXPECT_EQ(expect_failure(arguments, 2).value("field", ""), "--out");
+    EXPECT_EQ(read_file(out), measured);
+    std::ofstream(out) << R"({"format": "xstage.bench/1", "rows": []})";
+    EXPECT_EQ(xstage(arguments).exit_code, 0);
+  }
+}
+
 TEST(Outputs, OfTheSameKindAreReplacedAndOthersStay) {
   for (const Writer& writer : writers()) {
     SCOPED_TRACE(writer.arguments[0] + " " + writer.option);
