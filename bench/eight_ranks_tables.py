@@ -218,8 +218,23 @@ def ulysses(results, ranks):
         f" {made(f'p{ranks}.json', measured)} Fused, predicted against measured: {error_text(errors)}." if measured else "")
 
 
+def answer(results):
+    """What the page says, in two sentences."""
+    paper = load(ROOT, "data", "published.json")["paper"]["moe"]
+    _, measured, rows = moe_rows(results, 8)
+    grid = grid_rows(rows)
+    mean, most, _ = gains_text(grid, lambda row: row.predicted)
+    short = load(results, "ulysses", "p8_predicted.json")["layers"][0]
+    us = short["predicted"]
+    yield (f"Expected of eight ranks: a lead beats the wave {mean:.2f} times in the geometric mean of {len(grid)} MoE layers, {most} at most (the paper: {paper['geometric_mean']:.2f}, {paper['most']:.2f}); "
+           f"attention with its All-to-All fused, four heads, S = {short['layer']['seq']}, is {us['push_serial_us'] / us['fused_us']:.2f} times as fast as with a push after it, "
+           f"{us['nccl_serial_us'] / us['fused_us']:.2f} times as with permutes and NCCL.")
+    if not measured:
+        yield "All of it is predicted: no node with four or eight GPUs has run this yet."
+
+
 def tables(results):
-    return {"moe summary": moe_summary(results), "peer": peer(results), "moe 8": moe_grid(results, 8), "moe 4": moe_grid(results, 4),
+    return {"answer": answer(results), "moe summary": moe_summary(results), "peer": peer(results), "moe 8": moe_grid(results, 8), "moe 4": moe_grid(results, 4),
             "ulysses 8": ulysses(results, 8), "ulysses 4": ulysses(results, 4)}
 
 

@@ -57,10 +57,17 @@ class EightRanksTables(unittest.TestCase):
     def text(self):
         return {marker: "\n".join(rows) for marker, rows in tables.tables(self.folder.name).items()}
 
+    def test_predictions_are_of_the_kernels_whose_times_they_rest_on(self):
+        digest = lambda *path: tables.load(ROOT, *path)["provenance"]["kernel_digest"]
+        for ranks in (8, 4):
+            self.assertEqual(digest("results", f"moe_ep{ranks}_predicted.json"), digest("data", "h200x2", "moe_kernel.json"), "run scripts/eight_ranks.sh")
+            self.assertEqual(digest("results", "ulysses", f"p{ranks}_predicted.json"), digest("results", "ulysses", "paper.json"), "run scripts/eight_ranks.sh")
+
     def test_without_measured_files_their_columns_are_empty(self):
         text = self.text()
         self.assertNotIn("error of", text["moe summary"])
         self.assertIn("none is measured", text["peer"])
+        self.assertIn("All of it is predicted", text["answer"])
         self.assertEqual(text["moe 8"].count("\n"), 1 + 42)
         for line in text["moe 8"].split("\n")[2:]:
             self.assertTrue(line.endswith("|  |  |  |  |  |  |"), line)
@@ -76,6 +83,7 @@ class EightRanksTables(unittest.TestCase):
         for line in text["moe 8"].split("\n")[2:]:
             self.assertTrue(line.endswith("| -20.0 |"), line)
         self.assertNotIn("none is measured", text["peer"])
+        self.assertNotIn("All of it is predicted", text["answer"])
         self.assertIn("mean -20.0 %", text["ulysses 8"])
         for line in text["ulysses 8"].split("\n")[2:7]:
             self.assertTrue(line.endswith("| -20.0 | -1.0 |"), line)
