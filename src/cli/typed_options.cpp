@@ -79,7 +79,7 @@ const CLI::App& chosen_verb(const CLI::App& app) {
 Error named_by_option(const CLI::App& verb, Error error) {
   if (error.field.empty() || error.field.starts_with("--")) return error;
   // What the layouts call otherwise than the command line.
-  static const std::map<std::string, std::string> kOtherNames = {{"rows", "--seq"},
+  static const std::map<std::string, std::string> other_names = {{"rows", "--seq"},
                                                                  {"key_rows", "--key-seq"},
                                                                  {"activation.clamp", "--clamp"},
                                                                  {"rank 0 tokens", "--capacity"}};
@@ -89,8 +89,8 @@ Error named_by_option(const CLI::App& verb, Error error) {
         error.field = option->get_name();
     return error;
   }
-  const auto other = kOtherNames.find(error.field);
-  std::string name = other != kOtherNames.end() ? other->second : "--" + error.field;
+  const auto other = other_names.find(error.field);
+  std::string name = other != other_names.end() ? other->second : "--" + error.field;
   std::replace(name.begin(), name.end(), '_', '-');
   if (option_of(verb, name) == nullptr) return error;
   error.field = name;
