@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "cli/xstage_process.hpp"
 
@@ -62,10 +63,11 @@ TEST(Outputs, OfTheSameKindAreReplacedAndOthersStay) {
     std::vector<std::string> arguments = writer.arguments;
     arguments.insert(arguments.end(), {writer.option, out});
     ASSERT_EQ(xstage(arguments).exit_code, 0);
-    const std::string first = read_file(out);
     const Outcome again = xstage(arguments);
     EXPECT_EQ(again.exit_code, 0) << again.err;
-    EXPECT_EQ(read_file(out).size(), first.size());
+    // Times differ from run to run, so do their digits; a document that was replaced whole has no
+    // tail.
+    EXPECT_TRUE(nlohmann::json::accept(read_file(out)));
     // Other kinds: a person's notes, samples, a document of another verb, one that names its
     // format only further inside, and one that is cut off before its format.
     for (const std::string& other :
